@@ -1,0 +1,41 @@
+# Everything here works on a machine that has Python 3.11 or newer and a C compiler.
+PYTHON ?= python3
+VENV ?= .venv
+# On Linux, MLX needs a backend: cpu, cuda12 or cuda13. On a Mac it brings Metal.
+BACKEND ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
+BIN := $(VENV)/bin
+comma := ,
+
+.PHONY: demo test lint models conformance bench-partition clean
+
+demo: $(VENV)/.installed
+	$(BIN)/opgraft demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+models: $(VENV)/.installed-dev
+	$(BIN)/python tests/models/table.py
+
+bench-partition: $(VENV)/.installed-dev
+	$(BIN)/python bench/partition.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml setup.py core/opgraft/host/abi.py core/opgraft/host/build_ffi.py core/opgraft/host/support.c
+	$(BIN)/python -m pip install --quiet -e ".[$(BACKEND)]"
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e ".[$(BACKEND)$(if $(BACKEND),$(comma))dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info core/*.egg-info

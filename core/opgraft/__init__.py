@@ -1,0 +1,56 @@
+"""opgraft: an ONNX Runtime execution provider whose operators are Python plugins that run on MLX.
+
+    import onnxruntime as ort, opgraft
+    opgraft.register()
+    session = ort.InferenceSession("model.onnx", providers=["MLXExecutionProvider", "CPUExecutionProvider"])
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opgraft.host import EP_NAME, library_path, register, unregister
+
+if TYPE_CHECKING:
+    import onnx
+
+    from opgraft.report import Coverage
+
+try:
+    __version__ = version("opgraft")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0.0.0"
+
+
+def session_options(**provider_options: str) -> Any:
+    """An `onnxruntime.SessionOptions` with this execution provider in place, and the CPU's behind it.
+
+    Args:
+        provider_options: as in `device="cpu"`; `opgraft doctor` lists them.
+
+    Raises:
+        InstallationError: onnxruntime is missing or too old, or MLX has no backend here.
+    """
+    from opgraft.sessions import options_with_provider
+
+    return options_with_provider(provider_options)
+
+
+def report(model: str | Path | bytes | onnx.ModelProto, **provider_options: str) -> Coverage:
+    """What opgraft claims of a model, what it declines, and why.
+
+    Args:
+        model: a file, its bytes, or a model in memory.
+        provider_options: as for `session_options`.
+
+    Raises:
+        ModelError: there is no such file, or it holds no ONNX model.
+    """
+    from opgraft.sessions import survey
+
+    return survey(model, provider_options)
+
+
+__all__ = ["EP_NAME", "__version__", "library_path", "register", "report", "session_options", "unregister"]

@@ -1,0 +1,109 @@
+"""Deciding a graph: which nodes are claimed, why the others are not, and which clusters the claimed ones form."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from opgraft.engine import problem_with
+from opgraft.graph import Graph, Node
+from opgraft.graph.element_types import ANY
+from opgraft.partition import partition
+from opgraft.registry import Candidate, Reason, Registry
+
+DEVICE_TYPES = {"cpu": ANY, "gpu": ANY - {"float64"}}
+"""The element types that MLX computes with, by device."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided about one node: the handler that takes it, or the reasons why none does."""
+
+    node: Node
+    candidate: Candidate | None
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def claimed(self) -> bool:
+        return self.candidate is not None
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided about a graph for a device. `decisions` runs parallel to the graph's nodes."""
+
+    graph: Graph
+    device: str
+    decisions: tuple[Decision, ...]
+    clusters: tuple[tuple[int, ...], ...]
+
+    @property
+    def declined(self) -> list[tuple[Node, tuple[Reason, ...]]]:
+        return [(each.node, each.reasons) for each in self.decisions if not each.claimed]
+
+
+def decide(
+    graph: Graph, registry: Registry, *, device: str, verify: bool = True, candidates: Collection[int] | None = None
+) -> Decisions:
+    """Decide every node of a graph.
+
+    Args:
+        graph: the outermost graph; bodies are decided with the node that owns them.
+        registry: the handlers to ask.
+        device: "cpu" or "gpu".
+        verify: try each claim on stand-in inputs before it counts.
+        candidates: the indices of the nodes to consider. Default: all of them.
+    """
+    considered = range(len(graph.nodes)) if candidates is None else candidates
+    taken_by_others = (Reason(None, "already taken by another execution provider"),)
+    decisions = [
+        decide_node(node, registry, device=device, verify=verify)
+        if index in considered
+        else Decision(node, None, taken_by_others)
+        for index, node in enumerate(graph.nodes)
+    ]
+    supported = [index for index, decision in enumerate(decisions) if decision.claimed]
+    clusters = partition(len(graph.nodes), edges_of(graph.nodes), supported)
+    return Decisions(graph, device, tuple(decisions), tuple(tuple(cluster) for cluster in clusters))
+
+
+def decide_node(node: Node, registry: Registry, *, device: str, verify: bool = True) -> Decision:
+    """Decide one node, and with it every node of its bodies: all of them must be claimable."""
+    unsupported = next(_unsupported_types(node, device), None)
+    if unsupported is not None:
+        return Decision(node, None, (Reason(None, unsupported),))
+    claim = registry.claim(node)
+    if claim.candidate is None:
+        return Decision(node, None, claim.reasons)
+    for name, body in node.bodies.items():
+        for inner in body.nodes:
+            decision = decide_node(inner, registry, device=device, verify=verify)
+            if not decision.claimed:
+                where = f"in {name}, node {inner.label!r} ({inner.operator}): "
+                return Decision(node, None, tuple(Reason(each.pack, where + each.text) for each in decision.reasons))
+    problem = problem_with(node, claim.candidate, device) if verify else None
+    if problem is not None:
+        return Decision(node, None, (Reason(claim.candidate.pack, problem),))
+    return Decision(node, claim.candidate)
+
+
+def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:
+    """The edges (producer, consumer) between nodes, by index; what a body reads counts as read by its node."""
+    producer = {value.name: index for index, node in enumerate(nodes) for value in node.outputs if value is not None}
+    edges: dict[tuple[int, int], None] = {}
+    for index, node in enumerate(nodes):
+        for value in (*node.inputs, *node.implicit_inputs):
+            if value is not None and value.name in producer:
+                edges[producer[value.name], index] = None
+    return list(edges)
+
+
+def _unsupported_types(node: Node, device: str) -> Iterator[str]:
+    for value in (*node.inputs, *node.outputs):
+        if value is None:
+            continue
+        if value.kind != "tensor":
+            yield f"{value.name!r} is a {value.kind}; MLX holds tensors only"
+        elif value.dtype is not None and value.dtype not in DEVICE_TYPES[device]:
+            cure = "; choose device=cpu, or convert the model to float32" if value.dtype == "float64" else ""
+            yield f"element type {value.dtype} of {value.name!r} is not one that MLX has on the {device}{cure}"

@@ -1,0 +1,323 @@
+"""The command line. Exit status: 0 done, 1 a model, an input or an installation that cannot be used, 2 bad usage."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from opgraft import __version__
+from opgraft.errors import ModelError, OpgraftError
+from opgraft.graph import Array
+from opgraft.host import EP_NAME, library_path
+from opgraft.report.terminal import printable, render
+
+WIDTH = 100
+TOLERANCE = 1e-4
+"""Largest difference from the CPU EP, relative to the largest magnitude, that counts as equal."""
+
+
+def console() -> Console:
+    """A console of at most `WIDTH` columns."""
+    found = Console(highlight=False)
+    return found if found.is_terminal and found.width <= WIDTH else Console(highlight=False, width=WIDTH)
+
+
+class _Command(click.Group):
+    """Turns opgraft's own errors into one line and exit status 1."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except OpgraftError as error:
+            click.echo(f"opgraft: {printable(str(error))}", err=True)
+            context.exit(1)
+
+
+class Dimension(click.ParamType[tuple[str, int]]):
+    """NAME=SIZE."""
+
+    name = "name=size"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, int]:
+        name, equals, size = str(value).rpartition("=")
+        if not equals or not size.isdigit():
+            self.fail(f"{value!r} is not NAME=SIZE, as in batch=2", parameter, context)
+        return name, int(size)
+
+
+class ProviderOption(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, str]:
+        name, equals, text = str(value).partition("=")
+        if not equals:
+            self.fail(f"{value!r} is not NAME=VALUE, as in device=cpu", parameter, context)
+        return name, text
+
+
+provider_option = click.option(
+    "--option", "-o", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu."
+)
+
+
+@click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="opgraft")
+def main() -> None:
+    """Run ONNX models on MLX through ONNX Runtime, and see which of their operators are claimed."""
+
+
+@main.command()
+@provider_option
+def demo(options: tuple[tuple[str, str], ...]) -> None:
+    """Run a packaged object detector on the EP and on the CPU EP, compare, and show its coverage."""
+    out = console()
+    with as_file(files("opgraft") / "demo" / "detector.onnx") as model:
+        out.print(Text(f"A small object detector as PyTorch exports it, random weights: {model}"))
+        _run_and_compare(out, model, dict(options), sizes={"batch": 1, "height": 160, "width": 160}, inputs=None)
+
+
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
+@click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help="Size of a symbolic dimension; * for all.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How often to run, for the time.")
+@click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with the CPU EP.")
+@provider_option
+def run(
+    model: Path,
+    inputs: Path | None,
+    sizes: tuple[tuple[str, int], ...],
+    output: Path | None,
+    runs: int,
+    compare: bool,
+    options: tuple[tuple[str, str], ...],
+) -> None:
+    """Run MODEL on the EP, with random inputs unless --inputs gives them."""
+    out = console()
+    if compare:
+        results = _run_and_compare(out, model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs)
+    else:
+        results = _run_alone(out, model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs)
+    if output is not None:
+        try:
+            np.savez(output, **results)
+        except OSError as error:
+            raise ModelError(f"{output}: cannot be written ({error})") from error
+        out.print(Text(f"outputs written to {output}"))
+
+
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with status 1 below this percentage of nodes.")
+@provider_option
+def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str], ...]) -> None:
+    """Show what of MODEL is claimed, what is declined, and why."""
+    from opgraft.sessions import survey
+
+    coverage = survey(model, dict(options))
+    console().print(render(coverage))
+    if fail_under is not None and coverage.percentage < fail_under:
+        click.echo(f"opgraft: {coverage.percentage:.1f}% of the nodes are on the EP, under {fail_under}%", err=True)
+        sys.exit(1)
+
+
+@main.command()
+def packs() -> None:
+    """List the installed op packs in the order in which they are asked."""
+    from opgraft.registry import installed_packs, load_registry
+
+    registry = load_registry()
+    found = {pack.name: pack for pack in installed_packs()}
+    order = registry.policy.order([pack.name for pack in registry.packs], "")
+    table = Table(pad_edge=False, box=None, header_style="bold")
+    for heading in ("pack", "distribution", "version", "operators", "state"):
+        table.add_column(heading, overflow="fold")
+    for name in [*order, *sorted(set(found) - set(order))]:
+        pack = found[name]
+        operators = {operator for plugin in pack.plugins for operator in plugin.operators}
+        state = "left out: " + printable(pack.error) if pack.error else "asked" if name in order else "disabled"
+        table.add_row(name, pack.distribution, pack.version, str(len(operators)), Text(state))
+    out = console()
+    out.print(table)
+    out.print(Text(f"registry: {registry.policy.source}"))
+
+
+@main.command()
+@click.argument("operator", required=False)
+@click.option("--pack", help="Only the operators of this pack.")
+def ops(operator: str | None, pack: str | None) -> None:
+    """List the operators that have handlers; with OPERATOR, its handlers in the order in which they are asked."""
+    from opgraft.registry import load_registry
+    from opgraft.registry.packs import full_operator
+
+    registry = load_registry()
+    if pack is not None and pack not in {each.name for each in registry.packs}:
+        raise click.UsageError(f"no pack {pack!r}; the packs are {', '.join(each.name for each in registry.packs)}")
+    names = registry.operators if operator is None else [full_operator(operator)]
+    table = Table(pad_edge=False, box=None, header_style="bold")
+    for heading in ("operator", "versions", "pack", "inputs", "attributes"):
+        table.add_column(heading, overflow="fold")
+    for name in names:
+        for candidate in registry.candidates(name):
+            if pack is None or candidate.pack == pack:
+                table.add_row(*(Text(cell) for cell in _handler_row(name, candidate)))
+    if operator is not None and not table.row_count:
+        raise ModelError(f"no installed pack has a handler for {names[0]}")
+    console().print(table)
+
+
+@main.command("library-path")
+def library_path_command() -> None:
+    """Print the path of the shared library, for tools that load an execution provider from a file."""
+    click.echo(library_path())
+
+
+@main.command()
+def doctor() -> None:
+    """Check this installation, and say how to mend what is wrong."""
+    from opgraft.doctor import checks
+
+    out = console()
+    failed = False
+    for check in checks():
+        failed |= not check.good
+        out.print(Text(f"{'ok  ' if check.good else 'FAIL'} {check.name}: {printable(check.detail)}"))
+    out.print(Text(f"     Python {platform.python_version()} on {platform.platform()}"))
+    for name in ("onnxruntime", "mlx", "numpy", "pluggy", "onnx"):
+        out.print(Text(f"     {name} {_version(name)}"))
+    if failed:
+        sys.exit(1)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "is not installed"
+
+
+def _handler_row(operator: str, candidate: Any) -> tuple[str, ...]:
+    handler = candidate.handler
+    signature = getattr(handler, "signature", None)
+    if signature is None:
+        return operator, "", candidate.pack, "", ""
+    inputs = [each.name if each.required else f"{each.name}?" for each in signature.inputs]
+    if signature.variadic is not None:
+        inputs.append(f"{signature.variadic.name}...")
+    return operator, handler.versions, candidate.pack, ", ".join(inputs), ", ".join(signature.attributes)
+
+
+def _feeds(session: Any, inputs: Path | None, sizes: dict[str, int]) -> dict[str, Array]:
+    from opgraft.sessions import sample_inputs
+
+    if inputs is None:
+        return sample_inputs(session, sizes)
+    try:
+        with np.load(inputs, allow_pickle=False) as archive:
+            given = dict(archive.items()) if hasattr(archive, "items") else {}
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelError(f"{inputs}: cannot be read as .npz ({error})") from error
+    wanted = [each.name for each in session.get_inputs()]
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise ModelError(f"{inputs}: it has no array for input {missing[0]!r} (it has {', '.join(given) or 'none'})")
+    return {name: given[name] for name in wanted}
+
+
+def _run(session: Any, feeds: dict[str, Array], runs: int) -> tuple[dict[str, Array], float]:
+    """The outputs by name, and the median seconds of a run after a first one that does not count."""
+    names = [each.name for each in session.get_outputs()]
+    try:
+        results = session.run(None, feeds)
+        seconds: list[float] = []
+        for _ in range(runs):
+            started = time.perf_counter()
+            session.run(None, feeds)
+            seconds.append(time.perf_counter() - started)
+    except Exception as error:  # whatever ONNX Runtime raises of a run, its words are what the user needs
+        raise ModelError(f"the run failed: {' '.join(str(error).split())}") from error
+    return dict(zip(names, results, strict=True)), statistics.median(seconds)
+
+
+def _run_alone(
+    out: Console, model: Path, options: dict[str, str], *, sizes: dict[str, int], inputs: Path | None, runs: int = 5
+) -> dict[str, Array]:
+    from opgraft.graph.onnx_source import load_model
+    from opgraft.sessions import open_session
+
+    load_model(model)
+    opened = open_session(model, options)
+    feeds = _feeds(opened.session, inputs, sizes)
+    results, seconds = _run(opened.session, feeds, runs)
+    _show_arrays(out, "inputs", feeds)
+    _show_arrays(out, "outputs", results)
+    assigned = ", ".join(f"{count} on {name}" for name, count in opened.assigned().items())
+    out.print(Text(f"nodes by ONNX Runtime's record: {assigned or 'none'}"))
+    out.print(Text(f"median of {runs} runs on {EP_NAME}: {1000 * seconds:.2f} ms"))
+    return results
+
+
+def _run_and_compare(
+    out: Console, model: Path, options: dict[str, str], *, sizes: dict[str, int], inputs: Path | None, runs: int = 5
+) -> dict[str, Array]:
+    from opgraft.graph.onnx_source import load_model
+    from opgraft.sessions import open_cpu_session, open_session
+
+    load_model(model)
+    opened = open_session(model, options)
+    feeds = _feeds(opened.session, inputs, sizes)
+    results, seconds = _run(opened.session, feeds, runs)
+    expected, cpu_seconds = _run(open_cpu_session(model), feeds, runs)
+    _show_arrays(out, "inputs", feeds)
+    _show_arrays(out, "outputs", results)
+    assigned = ", ".join(f"{count} on {name}" for name, count in opened.assigned().items())
+    out.print(Text(f"nodes by ONNX Runtime's record: {assigned or 'none'}"))
+    out.print(Text(f"median of {runs} runs: {1000 * seconds:.2f} ms on the EP, {1000 * cpu_seconds:.2f} ms on the CPU EP"))
+    worst = max((_difference(results[name], expected[name]) for name in expected), default=0.0)
+    equal = worst <= TOLERANCE
+    out.print(
+        Text(f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} ")
+        + Text("(equal)" if equal else f"(over {TOLERANCE})", "green" if equal else "red")
+    )
+    out.print()
+    out.print(render(opened.coverage))
+    if not equal:
+        raise ModelError("the outputs differ from the CPU EP's")
+    return results
+
+
+def _difference(output: Array, expected: Array) -> float:
+    """Largest difference relative to the largest magnitude expected; infinite where shapes, NaN or infinities differ."""
+    if output.shape != expected.shape:
+        return float("inf")
+    if output.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(output, expected) else float("inf")
+    finite = np.isfinite(expected)
+    if not np.array_equal(output[~finite], expected[~finite], equal_nan=True):
+        return float("inf")
+    scale = float(np.max(np.abs(expected[finite]), initial=0.0)) or 1.0
+    return float(np.max(np.abs(output[finite].astype(np.float64) - expected[finite]), initial=0.0)) / scale
+
+
+def _show_arrays(out: Console, title: str, arrays: dict[str, Array]) -> None:
+    described = [f"{printable(name)} {array.dtype}{list(array.shape)}" for name, array in arrays.items()]
+    out.print(Text(f"{title}: {', '.join(described)}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The model that `opgraft demo` runs."""

@@ -1,0 +1,84 @@
+"""What `opgraft doctor` checks: each part of an installation, with what is wrong and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One part of the installation."""
+
+    name: str
+    good: bool
+    detail: str
+
+
+def checks() -> Iterator[Check]:
+    """The checks, in the order in which one builds on another; none raises."""
+    for name, check in _CHECKS.items():
+        try:
+            yield Check(name, True, check())
+        except Exception as error:  # a broken installation can break anywhere
+            yield Check(name, False, f"{error}" if str(error) else type(error).__name__)
+
+
+def _onnxruntime() -> str:
+    from opgraft.host.requirements import require_onnxruntime
+
+    return f"version {require_onnxruntime().__version__}"
+
+
+def _mlx() -> str:
+    from opgraft.host.requirements import require_mlx
+
+    require_mlx()
+    from opgraft.host.devices import default_device, gpu_backend
+
+    backend = gpu_backend()
+    return f"default device {default_device()}, " + (f"GPU backend {backend}" if backend else "no GPU backend")
+
+
+def _library() -> str:
+    from opgraft.host import library_path
+
+    return library_path()
+
+
+def _packs() -> str:
+    from opgraft.registry import installed_packs
+
+    packs = installed_packs()
+    broken = [pack for pack in packs if pack.error]
+    if broken:
+        raise RuntimeError("; ".join(f"{pack.name} ({pack.distribution}) is left out: {pack.error}" for pack in broken))
+    return ", ".join(f"{pack.name} ({len(pack.handlers)} handlers)" for pack in packs) or "none"
+
+
+def _registry() -> str:
+    from opgraft.registry import load_registry
+
+    return str(load_registry().policy.source)
+
+
+def _execution_provider() -> str:
+    import onnxruntime
+
+    from opgraft.host import EP_NAME, register
+
+    register()
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
+    if not devices:
+        raise RuntimeError("onnxruntime loaded the library and shows no device for it")
+    return "; ".join(", ".join(f"{key} {value}" for key, value in device.ep_metadata.items()) for device in devices)
+
+
+_CHECKS: dict[str, Callable[[], str]] = {
+    "onnxruntime": _onnxruntime,
+    "MLX": _mlx,
+    "library": _library,
+    "op packs": _packs,
+    "registry": _registry,
+    "execution provider": _execution_provider,
+}

@@ -1,0 +1,366 @@
+"""A program: a plan bound to its handlers and its device, ready to run from any thread."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.errors import OpgraftError, TranslationError
+from opgraft.graph import Array, Initializer, Value
+from opgraft.ops.arrays import device_from_storage, element_type, host_from_storage, to_device, to_host
+from opgraft.ops.context import Context
+from opgraft.ops.handler import HostForm, Place
+from opgraft.plan import ABSENT, Plan, Step
+from opgraft.registry import Candidate, Registry
+
+SMALL = 1024
+"""A constant of at most this many elements is kept on the host too, since shape arithmetic may read it."""
+
+_random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
+
+
+def _random_key() -> mx.array:
+    return mx.random.key(next(_random_seeds))
+
+
+class ConstantStore:
+    """The constants of one session, each converted once whatever number of plans and bodies read it."""
+
+    def __init__(self) -> None:
+        self._device: dict[Hashable, mx.array] = {}
+
+    def device(self, initializer: Initializer) -> mx.array:
+        """The constant as an evaluated MLX array."""
+        array = self._device.get(initializer.identity)
+        if array is None:
+            array = device_from_storage(initializer.read(), initializer.value.dtype)
+            mx.eval(array)
+            self._device[initializer.identity] = array
+        return array
+
+
+@dataclass(slots=True)
+class Frame:
+    """The values of one run, by slot: on the device, on the host, or on both."""
+
+    device: list[Any]
+    host: list[Any]
+
+    def on_device(self, slot: int) -> Any:
+        value = self.device[slot]
+        if value is None and self.host[slot] is not None:
+            value = self.device[slot] = to_device(self.host[slot])
+        return value
+
+    def on_host(self, slot: int) -> Any:
+        value = self.host[slot]
+        if value is None and self.device[slot] is not None:
+            value = self.host[slot] = to_host(self.device[slot])
+        return value
+
+    def anywhere(self, slot: int) -> Any:
+        value = self.host[slot]
+        return self.device[slot] if value is None else value
+
+    def put(self, slot: int, value: Any) -> None:
+        if isinstance(value, mx.array):
+            self.device[slot] = value
+        else:
+            self.host[slot] = None if value is None else np.asarray(value)
+
+    def drop(self, slot: int) -> None:
+        self.device[slot] = None
+        self.host[slot] = None
+
+
+@dataclass(slots=True)
+class _Bound:
+    """One step with what a run needs of it, so that nothing is looked up by name while running."""
+
+    step: Step
+    candidate: Candidate
+    readers: tuple[tuple[Callable[[Frame, int], Any], int], ...]
+    constant: tuple[bool, ...]
+    bodies: dict[str, tuple[Program, tuple[int, ...]]]
+    dead: tuple[int, ...]
+    host_form: HostForm | None
+    wanted_on_host: bool
+    cache: dict[Hashable, Any] = field(default_factory=dict)
+
+
+_READERS: dict[Place, Callable[[Frame, int], Any]] = {
+    Place.DEVICE: Frame.on_device,
+    Place.HOST: Frame.on_host,
+    Place.ANYWHERE: Frame.anywhere,
+}
+
+
+class Program:
+    """A plan bound to handlers. `run` may be called from any thread, and from several at once.
+
+    Args:
+        plan: the plan; its constants are read now, and its source is not needed afterwards.
+        registry: names the handler of each step; every step must be claimed by one.
+        device: "cpu", "gpu", or None for MLX's default device.
+        constants: where converted constants are shared between programs of one session.
+
+    Raises:
+        TranslationError: a step that no handler claims.
+    """
+
+    def __init__(
+        self, plan: Plan, registry: Registry, device: str | None = None, constants: ConstantStore | None = None
+    ) -> None:
+        self.plan = plan
+        self.registry = registry
+        self.device = device or str(mx.default_device().type).rpartition(".")[2]
+        self._device = getattr(mx, self.device)
+        constants = constants if constants is not None else ConstantStore()
+        candidates = [_candidate(registry, step) for step in plan.steps]
+        bodies = [
+            {name: Program(body.plan, registry, device, constants) for name, body in step.bodies.items()}
+            for step in plan.steps
+        ]
+        wanted = self._wanted_on_host(candidates, bodies)
+        self.captures_on_host = tuple(slot in wanted for slot in range(len(plan.inputs), plan.first_constant))
+        last_use = self._last_uses()
+        first, end = plan.first_constant, plan.first_constant + len(plan.constants)
+        self._bound = tuple(
+            _Bound(
+                step=step,
+                candidate=candidate,
+                readers=tuple(
+                    (_READERS[candidate.place(index)], slot) if slot != ABSENT else (_absent, slot)
+                    for index, slot in enumerate(step.inputs)
+                ),
+                constant=tuple(first <= slot < end for slot in step.inputs),
+                bodies={name: (program, step.bodies[name].captured) for name, program in inner.items()},
+                dead=last_use[number],
+                host_form=candidate.host_form,
+                wanted_on_host=any(slot in wanted for slot in step.outputs),
+            )
+            for number, (step, candidate, inner) in enumerate(zip(plan.steps, candidates, bodies, strict=True))
+        )
+        self._template = self._constant_frame(constants, wanted)
+
+    def run(self, inputs: Sequence[Array | mx.array | None]) -> list[mx.array | Array]:
+        """Run the plan.
+
+        Args:
+            inputs: one array for each of the plan's inputs; NumPy arrays in storage form (bfloat16 as its 16 bits),
+                read before this returns.
+
+        Returns:
+            The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host.
+
+        Raises:
+            TranslationError: a node failed; the message names it and says what to do.
+        """
+        with self._on_device():
+            outputs = self._outputs(inputs, each=None)
+            try:
+                mx.eval([value for value in outputs if isinstance(value, mx.array)])
+            except (RuntimeError, ValueError) as error:
+                raise self._blame(inputs, error) from error
+        return outputs
+
+    def _outputs(self, inputs: Sequence[Any], each: Callable[[_Bound, Frame], None] | None) -> list[Any]:
+        frame = Frame(self._template.device.copy(), self._template.host.copy())
+        for slot, (value, given) in enumerate(zip(self.plan.inputs, inputs, strict=True)):
+            if value.dtype == "bfloat16" and not isinstance(given, mx.array):
+                frame.device[slot] = device_from_storage(given, value.dtype)
+            else:
+                frame.put(slot, given)
+        self.execute(frame, each)
+        return [self._result(frame, slot) for slot in self.plan.outputs]
+
+    def _result(self, frame: Frame, slot: int) -> Any:
+        value = frame.device[slot]
+        return frame.host[slot] if value is None else value
+
+    def execute(self, frame: Frame, each: Callable[[_Bound, Frame], None] | None = None) -> None:
+        """Run every step over a frame whose inputs and captures are in place; results are left in the frame."""
+        for bound in self._bound:
+            try:
+                self._step(bound, frame)
+                if each is not None:
+                    each(bound, frame)
+            except OpgraftError:
+                raise
+            except Exception as error:
+                raise self._failure(bound, frame, error) from error
+            for slot in bound.dead:
+                frame.drop(slot)
+
+    def _step(self, bound: _Bound, frame: Frame) -> None:
+        on_host = bound.host_form is not None and self._stays_on_host(bound, frame)
+        if on_host:
+            arguments = [None if slot == ABSENT else frame.host[slot] for slot in bound.step.inputs]
+        else:
+            arguments = [read(frame, slot) for read, slot in bound.readers]
+        context = Context(
+            bound.step.node,
+            arguments,
+            device=self.device,
+            cache=bound.cache,
+            constant=bound.constant,
+            bodies={name: _Body(program, captured, frame) for name, (program, captured) in bound.bodies.items()},
+            random_key=_random_key,
+            on_host=on_host,
+        )
+        results = bound.candidate.translate(ctx=context, node=bound.step.node)
+        outputs = bound.step.outputs
+        if results is None or len(results) < len(outputs):
+            raise TypeError(f"the translator gave {len(results or ())} outputs, and the node has {len(outputs)}")
+        for slot, result in zip(outputs, results, strict=False):
+            if slot != ABSENT:
+                if on_host:
+                    result = _as_declared(result, self.plan.values[slot])
+                frame.put(slot, result)
+
+    def _stays_on_host(self, bound: _Bound, frame: Frame) -> bool:
+        """True where a step runs in NumPy: it can, all it reads is on the host, and either somebody needs its result
+        there or it continues arithmetic that began there (on shapes)."""
+        slots = [slot for slot in bound.step.inputs if slot != ABSENT]
+        if not slots or any(frame.host[slot] is None for slot in slots):
+            return False
+        if bound.wanted_on_host:
+            return True
+        form = bound.host_form
+        if form is None or form.expands:
+            return False
+        computed = self.plan.first_constant + len(self.plan.constants)
+        return (
+            any(slot >= computed for slot in slots)
+            and all(slot >= self.plan.first_constant for slot in slots)
+            and sum(frame.host[slot].size for slot in slots) <= SMALL
+        )
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return nullcontext() if mx.default_device() == mx.Device(self._device, 0) else mx.stream(self._device)
+
+    def _wanted_on_host(self, candidates: Sequence[Candidate], bodies: Sequence[dict[str, Program]]) -> set[int]:
+        """The slots whose elements somebody needs on the host, directly or through arithmetic that can run there."""
+        plan = self.plan
+        wanted = {slot for slot in plan.outputs if _steers(plan.values[slot])} if plan.captures else set()
+        for step, candidate, inner in zip(reversed(plan.steps), reversed(candidates), reversed(bodies), strict=True):
+            passed_on = candidate.host_form is not None and any(slot in wanted for slot in step.outputs)
+            for index, slot in enumerate(step.inputs):
+                if slot != ABSENT and (passed_on or candidate.place(index) is Place.HOST):
+                    wanted.add(slot)
+            for name, program in inner.items():
+                captured = step.bodies[name].captured
+                wanted.update(slot for slot, on_host in zip(captured, program.captures_on_host, strict=True) if on_host)
+        return wanted
+
+    def _last_uses(self) -> list[tuple[int, ...]]:
+        """For each step, the slots that no later step and no output reads; constants stay."""
+        last: dict[int, int] = {}
+        for number, step in enumerate(self.plan.steps):
+            captured = [slot for body in step.bodies.values() for slot in body.captured]
+            for slot in (*step.inputs, *step.outputs, *captured):
+                last[slot] = number
+        plan = self.plan
+        kept = {ABSENT, *plan.outputs, *range(plan.first_constant, plan.first_constant + len(plan.constants))}
+        dead: list[list[int]] = [[] for _ in plan.steps]
+        for slot, number in last.items():
+            if slot not in kept:
+                dead[number].append(slot)
+        return [tuple(slots) for slots in dead]
+
+    def _constant_frame(self, constants: ConstantStore, wanted: set[int]) -> Frame:
+        """The frame from which every run starts: constants in place, the rest empty."""
+        size = len(self.plan.values)
+        frame = Frame([None] * size, [None] * size)
+        read_on_device = {
+            slot for bound in self._bound for read, slot in bound.readers if read is not Frame.on_host
+        } | {slot for bound in self._bound for _, captured in bound.bodies.values() for slot in captured}
+        for slot, initializer in enumerate(self.plan.constants, self.plan.first_constant):
+            stored = initializer.read()
+            dtype = initializer.value.dtype
+            if slot in wanted or stored.size <= SMALL:
+                frame.host[slot] = np.array(host_from_storage(stored, dtype))
+            if slot in read_on_device or slot in self.plan.outputs:
+                frame.device[slot] = constants.device(initializer)
+        return frame
+
+    def _blame(self, inputs: Sequence[Any], error: Exception) -> Exception:
+        """The error that names the node whose evaluation failed, found by running again one node at a time."""
+
+        def evaluate(bound: _Bound, frame: Frame) -> None:
+            mx.eval([frame.device[slot] for slot in bound.step.outputs if slot != ABSENT and frame.device[slot] is not None])
+
+        try:
+            self._outputs(inputs, each=evaluate)
+        except OpgraftError as found:
+            return found
+        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {error}")
+
+    def _failure(self, bound: _Bound, frame: Frame, error: Exception) -> TranslationError:
+        node = bound.step.node
+        shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
+        return TranslationError(
+            f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack "
+            f"{bound.candidate.pack!r}: {type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. To leave this "
+            f"operator to the CPU, put into registry.yaml:  ops: {{\"{node.operator}\": {{deny: [\"{bound.candidate.pack}\"]}}}}"
+        )
+
+
+class _Body:
+    """A control-flow body bound to the frame around it."""
+
+    __slots__ = ("captured", "outer", "program")
+
+    def __init__(self, program: Program, captured: tuple[int, ...], outer: Frame) -> None:
+        self.program = program
+        self.captured = captured
+        self.outer = outer
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        program = self.program
+        frame = Frame(program._template.device.copy(), program._template.host.copy())
+        plan = program.plan
+        if len(inputs) != len(plan.inputs):
+            raise TypeError(f"body {plan.name!r} takes {len(plan.inputs)} inputs, and got {len(inputs)}")
+        for slot, value in enumerate(inputs):
+            frame.put(slot, value)
+        for slot, outer in enumerate(self.captured, len(plan.inputs)):
+            frame.device[slot] = self.outer.device[outer]
+            frame.host[slot] = self.outer.host[outer]
+        program.execute(frame)
+        return tuple(frame.anywhere(slot) for slot in plan.outputs)
+
+
+def _candidate(registry: Registry, step: Step) -> Candidate:
+    claim = registry.claim(step.node)
+    if claim.candidate is None:
+        reasons = "; ".join(str(reason) for reason in claim.reasons)
+        raise TranslationError(f"node {step.node.label!r} ({step.node.operator}) has no handler: {reasons}")
+    return claim.candidate
+
+
+def _absent(_frame: Frame, _slot: int) -> None:
+    return None
+
+
+def _steers(value: Value) -> bool:
+    """True for a value of the kind that decides what runs next: a lone boolean or integer."""
+    return value.dtype in ("bool", "int64", "int32") and value.rank in (0, 1, None)
+
+
+def _as_declared(result: Any, value: Value) -> Any:
+    """A host result in the element type that the graph declares, which NumPy's promotions may have left."""
+    if result is None or value.dtype is None or value.dtype == "bfloat16":
+        return result
+    return np.asarray(result).astype(value.dtype, copy=False)
+
+
+def _described(frame: Frame, slot: int) -> str:
+    value = None if slot == ABSENT else frame.anywhere(slot)
+    return "absent" if value is None else f"{element_type(value)}{list(value.shape)}"

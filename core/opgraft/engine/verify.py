@@ -1,0 +1,107 @@
+"""Trying a claim before it counts: translate the node on stand-in inputs and compare with what ORT expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.graph import Node, Shape, Value
+from opgraft.ops.arrays import MLX_TYPE, element_type, host_from_storage
+from opgraft.ops.context import Context
+from opgraft.ops.handler import Place
+from opgraft.registry import Candidate
+
+STAND_IN_SIZES = (4, 1)
+"""What an unknown dimension is taken to be, in turn, until one makes the translator happy."""
+
+_BUGS = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
+"""What no choice of sizes explains."""
+
+
+def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
+    """What is wrong with a claim, or None where the translation fits or cannot be tried.
+
+    MLX is lazy: the translator runs and builds its arrays, and nothing is computed. Where all sizes are known, element
+    types and shapes must be what ORT inferred; with unknown sizes, element types and ranks. A node is not tried where
+    it has bodies (their nodes are tried one by one), where an input has no known type or rank, or where it needs the
+    elements of an input that only a run will bring.
+    """
+    if node.bodies or not node.outputs:
+        return None
+    exact = all(value is None or value.static_shape is not None for value in node.inputs)
+    problem: str | None = None
+    for size in STAND_IN_SIZES[:1] if exact else STAND_IN_SIZES:
+        inputs = _stand_ins(node, candidate, size)
+        if inputs is None:
+            return None
+        try:
+            outputs = _translate(node, candidate, inputs, device)
+        except Exception as error:  # whatever a pack raises is its claim's problem
+            problem = f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
+            if exact or isinstance(error, _BUGS):
+                return problem
+            continue
+        return next(_mismatches(node, outputs, exact), None)
+    return None  # no size fitted; a run's own sizes may
+
+
+def _stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
+    inputs: list[Any] = []
+    for index, value in enumerate(node.inputs):
+        if value is None:
+            inputs.append(None)
+            continue
+        if candidate.place(index) is Place.HOST:
+            constant = node.constant(index)
+            if constant is None:
+                return None
+            inputs.append(host_from_storage(constant, value.dtype))
+            continue
+        if value.dtype is None or value.shape is None:
+            return None
+        inputs.append(mx.zeros([dim if isinstance(dim, int) else size for dim in value.shape], MLX_TYPE[value.dtype]))
+    return inputs
+
+
+def _translate(node: Node, candidate: Candidate, inputs: list[Any], device: str) -> list[Any]:
+    context = Context(
+        node,
+        inputs,
+        device=device,
+        cache={},
+        constant=[node.constant(index) is not None for index in range(len(inputs))],
+        bodies={},
+        random_key=lambda: mx.random.key(0),
+    )
+    with mx.stream(getattr(mx, device)):
+        return list(candidate.translate(ctx=context, node=node) or ())
+
+
+def _mismatches(node: Node, outputs: list[Any], exact: bool) -> Iterator[str]:
+    for index, value in enumerate(node.outputs):
+        if value is None:
+            continue
+        if index >= len(outputs) or outputs[index] is None:
+            yield f"its translation gives {len(outputs)} outputs, and the node has {len(node.outputs)}"
+            return
+        output = outputs[index] if isinstance(outputs[index], mx.array) else np.asarray(outputs[index])
+        found, shape = element_type(output), tuple(output.shape)
+        if value.dtype is not None and found != value.dtype:
+            yield f"its translation gives {found} for output {value.name!r}, and the model says {value.dtype}"
+        if not _fits(value, shape, exact):
+            yield f"its translation gives shape {list(shape)} for output {value.name!r}, and the model says {_text(value.shape)}"
+
+
+def _fits(value: Value, shape: tuple[int, ...], exact: bool) -> bool:
+    if value.shape is None:
+        return True
+    if len(value.shape) != len(shape):
+        return False
+    return not exact or all(not isinstance(dim, int) or dim == size for dim, size in zip(value.shape, shape, strict=True))
+
+
+def _text(shape: Shape | None) -> str:
+    return "unknown" if shape is None else "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"

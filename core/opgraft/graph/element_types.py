@@ -1,0 +1,56 @@
+"""The element types of ONNX tensors: one table for their numbers, names and NumPy storage."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+# (number in ONNX's TensorProto.DataType, number in ONNX Runtime's ONNXTensorElementDataType, name, NumPy type of the
+# stored elements). The two numberings part ways after float4e2m1. A storage type of None has no plain array of
+# elements: strings, and types packed below a byte. bfloat16 and the 8-bit floats are stored as their bits.
+_TABLE: Final[tuple[tuple[int, int, str, type[np.generic] | None], ...]] = (
+    (1, 1, "float32", np.float32),
+    (2, 2, "uint8", np.uint8),
+    (3, 3, "int8", np.int8),
+    (4, 4, "uint16", np.uint16),
+    (5, 5, "int16", np.int16),
+    (6, 6, "int32", np.int32),
+    (7, 7, "int64", np.int64),
+    (8, 8, "string", None),
+    (9, 9, "bool", np.bool_),
+    (10, 10, "float16", np.float16),
+    (11, 11, "float64", np.float64),
+    (12, 12, "uint32", np.uint32),
+    (13, 13, "uint64", np.uint64),
+    (14, 14, "complex64", np.complex64),
+    (15, 15, "complex128", np.complex128),
+    (16, 16, "bfloat16", np.uint16),
+    (17, 17, "float8e4m3fn", np.uint8),
+    (18, 18, "float8e4m3fnuz", np.uint8),
+    (19, 19, "float8e5m2", np.uint8),
+    (20, 20, "float8e5m2fnuz", np.uint8),
+    (21, 21, "uint4", None),
+    (22, 22, "int4", None),
+    (23, 23, "float4e2m1", None),
+    (24, 26, "float8e8m0", np.uint8),
+    (25, 24, "uint2", None),
+    (26, 25, "int2", None),
+)
+
+NAME_OF_ONNX: Final[dict[int, str]] = {onnx: name for onnx, _, name, _ in _TABLE}
+NAME_OF_ORT: Final[dict[int, str]] = {ort: name for _, ort, name, _ in _TABLE}
+ORT_OF_NAME: Final[dict[str, int]] = {name: ort for _, ort, name, _ in _TABLE}
+ONNX_OF_NAME: Final[dict[str, int]] = {name: onnx for onnx, _, name, _ in _TABLE}
+STORAGE: Final[dict[str, np.dtype[np.generic] | None]] = {
+    name: None if storage is None else np.dtype(storage) for _, _, name, storage in _TABLE
+}
+
+FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
+SIGNED: Final = frozenset({"int8", "int16", "int32", "int64"})
+UNSIGNED: Final = frozenset({"uint8", "uint16", "uint32", "uint64"})
+INTEGERS: Final = SIGNED | UNSIGNED
+NUMBERS: Final = FLOATS | INTEGERS
+BOOL: Final = frozenset({"bool"})
+COMPLEX: Final = frozenset({"complex64"})
+ANY: Final = NUMBERS | BOOL | COMPLEX

@@ -1,0 +1,223 @@
+"""Graphs from an onnx ModelProto: the second source of `opgraft.graph`, for files that no session holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, TensorProto, TypeProto
+
+from opgraft.errors import ModelError
+from opgraft.graph.element_types import NAME_OF_ONNX, STORAGE
+from opgraft.graph.model import (
+    ONNX_DOMAIN,
+    Array,
+    AttributeValue,
+    Graph,
+    Initializer,
+    Node,
+    Shape,
+    Value,
+    normalized_domain,
+    topologically_sorted,
+)
+
+
+def load_model(path: str | Path) -> onnx.ModelProto:
+    """Read a model file, with its external data still outside.
+
+    Raises:
+        ModelError: there is no such file, or it holds no ONNX model.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ModelError(f"{path}: no such file")
+    if path.is_dir():
+        raise ModelError(f"{path}: a folder, not a model file")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, OSError, ValueError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: not an ONNX model, or cut short ({type(error).__name__}: {error})") from error
+    if not model.HasField("graph"):
+        raise ModelError(f"{path}: not an ONNX model (it holds no graph)")
+    return model
+
+
+def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".") -> Graph:
+    """The graph of a model, with the types and shapes that ONNX's own inference finds.
+
+    Constant nodes become initializers, as they do in ONNX Runtime.
+
+    Args:
+        model: the model.
+        folder: where its external data lies.
+    """
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        pass  # types stay as the file gives them
+    opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
+    return _Reader(opsets, Path(folder)).graph(model.graph, {})
+
+
+class _Reader:
+    def __init__(self, opsets: Mapping[str, int], folder: Path) -> None:
+        self.opsets = opsets
+        self.folder = folder
+
+    def graph(self, proto: onnx.GraphProto, outer: Mapping[str, Value]) -> Graph:
+        """`outer`: the values that enclosing graphs define, by name."""
+        known = dict(outer)
+        for info in (*proto.value_info, *proto.input, *proto.output):
+            known[info.name] = _value(info.name, info.type)
+        formals = {info.name for info in proto.input}
+        initializers: dict[str, Initializer] = {}
+        for tensor in proto.initializer:
+            self._carry(initializers, tensor.name, tensor, constant=tensor.name not in formals)
+        nodes: list[Node] = []
+        for node in proto.node:
+            constant = _constant_tensor(node)
+            if constant is None:
+                continue
+            self._carry(initializers, node.output[0], constant, constant=True)
+        known.update({name: each.value for name, each in initializers.items()})
+        for node in proto.node:
+            if node.output and node.output[0] in initializers:
+                continue
+            nodes.append(self._node(node, known))
+        return Graph(
+            name=proto.name,
+            inputs=tuple(known[info.name] for info in proto.input),
+            outputs=tuple(known[info.name] for info in proto.output),
+            nodes=topologically_sorted(nodes),
+            initializers=initializers,
+            opsets=self.opsets,
+        )
+
+    def _carry(self, into: dict[str, Initializer], name: str, tensor: TensorProto, *, constant: bool) -> None:
+        value = Value(name, NAME_OF_ONNX.get(tensor.data_type), tuple(tensor.dims))
+        into[name] = Initializer(value, self._reader(tensor), constant)
+
+    def _reader(self, tensor: TensorProto) -> Callable[[], Array]:
+        return lambda: storage_array(tensor, self.folder)
+
+    def _node(self, proto: onnx.NodeProto, known: dict[str, Value]) -> Node:
+        domain = normalized_domain(proto.domain)
+        for name in proto.output:
+            known.setdefault(name, Value(name))
+        attributes = {each.name: self._attribute(each, known) for each in proto.attribute}
+        implicit: dict[str, Value] = {}
+        for body in (value for value in attributes.values() if isinstance(value, Graph)):
+            implicit.update({name: known[name] for name in _free_names(body) if name in known})
+        return Node(
+            name=proto.name,
+            op_type=proto.op_type,
+            domain=domain,
+            since_version=since_version(proto.op_type, domain, self.opsets.get(domain, 1)),
+            inputs=_without_trailing_absent(proto.input, known),
+            outputs=_without_trailing_absent(proto.output, known),
+            attributes=attributes,
+            implicit_inputs=tuple(implicit.values()),
+        )
+
+    def _attribute(self, proto: AttributeProto, known: Mapping[str, Value]) -> AttributeValue:
+        return _ATTRIBUTE_READERS[proto.type](self, proto, known)
+
+
+_ATTRIBUTE_READERS: dict[int, Callable[[_Reader, AttributeProto, Mapping[str, Value]], AttributeValue]] = {
+    AttributeProto.INT: lambda reader, proto, known: proto.i,
+    AttributeProto.FLOAT: lambda reader, proto, known: proto.f,
+    AttributeProto.STRING: lambda reader, proto, known: _text(proto.s),
+    AttributeProto.INTS: lambda reader, proto, known: tuple(proto.ints),
+    AttributeProto.FLOATS: lambda reader, proto, known: tuple(proto.floats),
+    AttributeProto.STRINGS: lambda reader, proto, known: tuple(_text(each) for each in proto.strings),
+    AttributeProto.TENSOR: lambda reader, proto, known: storage_array(proto.t, reader.folder),
+    AttributeProto.GRAPH: lambda reader, proto, known: reader.graph(proto.g, known),
+}
+
+
+def since_version(op_type: str, domain: str, opset: int) -> int:
+    """The operator version that `opset` means for an operator; the opset itself where ONNX has no schema."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "" if domain == ONNX_DOMAIN else domain)
+    except onnx.defs.SchemaError:
+        return opset
+    return int(schema.since_version)
+
+
+def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
+    """The elements of a tensor in the storage type of its element type (bfloat16 as its 16 bits).
+
+    Raises:
+        ModelError: its external data is missing, or its element type has no storage here.
+    """
+    name = NAME_OF_ONNX.get(tensor.data_type, f"number {tensor.data_type}")
+    try:
+        array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"tensor {tensor.name!r}: {error}") from error
+    if name == "string":
+        return np.asarray(array, dtype=object)
+    storage = STORAGE.get(name)
+    if storage is None:
+        raise ModelError(f"tensor {tensor.name!r}: element type {name} is not supported")
+    return np.ascontiguousarray(array).view(storage).reshape(tuple(tensor.dims))
+
+
+def _constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
+    if node.op_type != "Constant" or normalized_domain(node.domain) != ONNX_DOMAIN or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        return attribute.t
+    make = _CONSTANT_FORMS.get(attribute.name)
+    return None if make is None else onnx.numpy_helper.from_array(make(attribute), node.output[0])
+
+
+_CONSTANT_FORMS: dict[str, Callable[[AttributeProto], Any]] = {
+    "value_int": lambda attribute: np.array(attribute.i, np.int64),
+    "value_ints": lambda attribute: np.array(attribute.ints, np.int64),
+    "value_float": lambda attribute: np.array(attribute.f, np.float32),
+    "value_floats": lambda attribute: np.array(attribute.floats, np.float32),
+    "value_string": lambda attribute: np.array(attribute.s, object),
+    "value_strings": lambda attribute: np.array(list(attribute.strings), object),
+}
+
+
+def _value(name: str, proto: TypeProto) -> Value:
+    kind = proto.WhichOneof("value") or "tensor_type"
+    if kind != "tensor_type":
+        return Value(name, kind=kind.removesuffix("_type"))
+    tensor = proto.tensor_type
+    return Value(name, NAME_OF_ONNX.get(tensor.elem_type), _shape(tensor))
+
+
+def _shape(tensor: TypeProto.Tensor) -> Shape | None:
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in tensor.shape.dim
+    )
+
+
+def _without_trailing_absent(names: Any, known: Mapping[str, Value]) -> tuple[Value | None, ...]:
+    values = [known.get(name, Value(name)) if name else None for name in names]
+    while values and values[-1] is None:
+        values.pop()
+    return tuple(values)
+
+
+def _free_names(graph: Graph) -> list[str]:
+    """The names that a body reads from outside it, in the order of their first use."""
+    read = [value.name for node in graph.nodes for value in (*node.inputs, *node.implicit_inputs) if value is not None]
+    read += [value.name for value in graph.outputs]
+    return [name for name in dict.fromkeys(read) if name not in graph.own_names]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,72 @@
+"""The boundary to ONNX Runtime: the only part of opgraft that touches a C pointer.
+
+Importing this package loads neither the extension module nor MLX, so its functions answer on a machine where one of
+them is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opgraft.errors import InstallationError
+from opgraft.host.requirements import require_mlx, require_onnxruntime
+
+if TYPE_CHECKING:
+    from opgraft.claims import Decisions
+    from opgraft.graph import Graph
+
+__all__ = ["EP_NAME", "library_path", "observers", "register", "registration_names", "unregister"]
+
+EP_NAME = "MLXExecutionProvider"
+
+observers: list[Callable[[Graph, Decisions], None]] = []
+"""Each is called with every graph that a session shows to opgraft and with what was decided about it.
+
+The call comes from the thread that makes the session. The graph's initializers can be read during the call only.
+"""
+
+registration_names: list[str] = []
+"""The names under which ONNX Runtime has loaded this library in this process, whoever asked it to."""
+
+
+def library_path() -> str:
+    """The path of the shared library that ONNX Runtime loads as the execution provider.
+
+    Raises:
+        InstallationError: the extension module was never built.
+    """
+    found = PathFinder.find_spec("opgraft.host._ep", [str(Path(__file__).parent), *__path__])
+    if found is None or found.origin is None:
+        raise InstallationError(
+            "opgraft's extension module opgraft.host._ep is missing: pip install --force-reinstall opgraft "
+            "(or pip install -e . in a source tree)"
+        )
+    return found.origin
+
+
+def register(name: str = "opgraft") -> None:
+    """Have ONNX Runtime load this library; does nothing where it already has.
+
+    Raises:
+        InstallationError: onnxruntime is missing or older than 1.24, or MLX has no backend here.
+    """
+    if registration_names:
+        return
+    onnxruntime = require_onnxruntime()
+    require_mlx()
+    onnxruntime.register_execution_provider_library(name, library_path())
+
+
+def unregister() -> None:
+    """Have ONNX Runtime let go of this library; does nothing where it is not loaded.
+
+    Every session that uses it must be gone.
+    """
+    if not registration_names:
+        return
+    onnxruntime = require_onnxruntime()
+    for name in tuple(registration_names):
+        onnxruntime.unregister_execution_provider_library(name)

@@ -1,0 +1,234 @@
+"""The part of ONNX Runtime's C ABI that opgraft uses, as data: nothing else in the tree knows a slot or a layout.
+
+`OrtApi` and `OrtEpApi` are tables of function pointers to which each release appends, so a slot's number never changes.
+A line here is `slot  signature`. The structures that opgraft fills are listed member by member: a member with a
+signature is answered by a Python callback, one with `= {...}` by that C body alone, and a bare name stays null.
+
+This module imports nothing, since the build reads it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+API_VERSION: Final = 29
+"""The newest API version whose layouts are written here; a newer ONNX Runtime is asked for this one."""
+
+OLDEST_API_VERSION: Final = 24
+"""The oldest API version that has every slot in use."""
+
+
+class Function(NamedTuple):
+    """One C function: `parameters` as (declaration, name) pairs."""
+
+    slot: int
+    name: str
+    returns: str
+    parameters: tuple[tuple[str, str], ...]
+
+    @property
+    def declared_parameters(self) -> str:
+        return ", ".join(declaration for declaration, _ in self.parameters) or "void"
+
+    @property
+    def arguments(self) -> str:
+        return ", ".join(name for _, name in self.parameters)
+
+
+class Member(NamedTuple):
+    """One member of a structure that opgraft fills: data, a function, or a slot that stays null."""
+
+    name: str
+    data_type: str | None = None
+    function: Function | None = None
+    body: str | None = None
+    """The C body of a function that needs no Python."""
+
+
+_FUNCTION = re.compile(r"(?P<slot>\d+)\s+(?P<returns>.*?[\s*])(?P<name>\w+)\((?P<parameters>.*?)\)(\s*=\s*(?P<body>\{.*\}))?")
+_DATA = re.compile(r"\d+\s+(?P<type>\w+) (?P<name>\w+)")
+
+
+def _function(match: re.Match[str]) -> Function:
+    declarations = [text.strip() for text in match["parameters"].split(",") if text.strip() not in ("", "void")]
+    parameters = tuple((text, re.split(r"[\s*]", text)[-1]) for text in declarations)
+    return Function(int(match["slot"]), match["name"], match["returns"].strip(), parameters)
+
+
+def _functions(table: str) -> tuple[Function, ...]:
+    return tuple(_function(match) for match in _FUNCTION.finditer(table))
+
+
+def _members(table: str) -> tuple[Member, ...]:
+    members: list[Member] = []
+    for line in table.strip().splitlines():
+        line = line.strip()
+        if match := _FUNCTION.fullmatch(line):
+            members.append(Member(match["name"], function=_function(match), body=match["body"]))
+        elif match := _DATA.fullmatch(line):
+            members.append(Member(match["name"], data_type=match["type"]))
+        else:
+            members.append(Member(line.split()[-1]))
+        if int(line.split()[0]) != len(members) - 1:
+            raise ValueError(f"slot out of order: {line}")
+    return tuple(members)
+
+
+OPAQUE_TYPES: Final = tuple(
+    """
+    OrtEnv OrtEpApi OrtEpDevice OrtEpGraphSupportInfo OrtGraph OrtHardwareDevice OrtKernelContext OrtKeyValuePairs
+    OrtLogger OrtMemoryInfo OrtNode OrtNodeComputeContext OrtOpAttr OrtSessionOptions OrtStatus OrtTensorTypeAndShapeInfo
+    OrtTypeInfo OrtValue OrtValueInfo OrtAllocator OrtDataTransferImpl
+    """.split()
+)
+
+ORT_API: Final = _functions(
+    """
+    0    OrtStatus *CreateStatus(int32_t code, const char *message)
+    2    const char *GetErrorMessage(const OrtStatus *status)
+    51   OrtStatus *GetTensorMutableData(OrtValue *value, void **data)
+    53   OrtStatus *GetStringTensorDataLength(const OrtValue *value, size_t *length)
+    54   OrtStatus *GetStringTensorContent(const OrtValue *value, void *text, size_t length, size_t *offsets, size_t count)
+    55   OrtStatus *CastTypeInfoToTensorInfo(const OrtTypeInfo *type, const OrtTensorTypeAndShapeInfo **tensor)
+    56   OrtStatus *GetOnnxTypeFromTypeInfo(const OrtTypeInfo *type, int32_t *kind)
+    60   OrtStatus *GetTensorElementType(const OrtTensorTypeAndShapeInfo *tensor, int32_t *element_type)
+    61   OrtStatus *GetDimensionsCount(const OrtTensorTypeAndShapeInfo *tensor, size_t *rank)
+    62   OrtStatus *GetDimensions(const OrtTensorTypeAndShapeInfo *tensor, int64_t *sizes, size_t rank)
+    63   OrtStatus *GetSymbolicDimensions(const OrtTensorTypeAndShapeInfo *tensor, const char **symbols, size_t rank)
+    67   OrtStatus *GetValueType(const OrtValue *value, int32_t *kind)
+    88   OrtStatus *KernelContext_GetInputCount(const OrtKernelContext *context, size_t *count)
+    90   OrtStatus *KernelContext_GetInput(const OrtKernelContext *context, size_t index, const OrtValue **value)
+    91   OrtStatus *KernelContext_GetOutput(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, OrtValue **value)
+    93   void ReleaseStatus(OrtStatus *status)
+    96   void ReleaseValue(OrtValue *value)
+    247  OrtStatus *Logger_LogMessage(const OrtLogger *logger, int32_t level, const char *message, const char *file, int line, const char *function)
+    248  OrtStatus *Logger_GetLoggingSeverityLevel(const OrtLogger *logger, int32_t *level)
+    272  OrtStatus *ReadOpAttr(const OrtOpAttr *attribute, int32_t type, void *data, size_t size, size_t *needed)
+    289  OrtStatus *GetValueInfoName(const OrtValueInfo *info, const char **name)
+    290  OrtStatus *GetValueInfoTypeInfo(const OrtValueInfo *info, const OrtTypeInfo **type)
+    295  void CreateKeyValuePairs(OrtKeyValuePairs **pairs)
+    296  void AddKeyValuePair(OrtKeyValuePairs *pairs, const char *key, const char *value)
+    298  void GetKeyValuePairs(const OrtKeyValuePairs *pairs, const char *const **keys, const char *const **values, size_t *count)
+    300  void ReleaseKeyValuePairs(OrtKeyValuePairs *pairs)
+    307  int32_t HardwareDevice_Type(const OrtHardwareDevice *device)
+    308  uint32_t HardwareDevice_VendorId(const OrtHardwareDevice *device)
+    317  const OrtEpApi *GetEpApi(void)
+    326  OrtStatus *ValueInfo_GetInitializerValue(const OrtValueInfo *info, const OrtValue **value)
+    331  OrtStatus *ValueInfo_IsConstantInitializer(const OrtValueInfo *info, bool *constant)
+    332  OrtStatus *ValueInfo_IsFromOuterScope(const OrtValueInfo *info, bool *outer)
+    333  OrtStatus *Graph_GetName(const OrtGraph *graph, const char **name)
+    336  OrtStatus *Graph_GetNumOperatorSets(const OrtGraph *graph, size_t *count)
+    337  OrtStatus *Graph_GetOperatorSets(const OrtGraph *graph, const char **domains, int64_t *versions, size_t count)
+    338  OrtStatus *Graph_GetNumInputs(const OrtGraph *graph, size_t *count)
+    339  OrtStatus *Graph_GetInputs(const OrtGraph *graph, const OrtValueInfo **infos, size_t count)
+    340  OrtStatus *Graph_GetNumOutputs(const OrtGraph *graph, size_t *count)
+    341  OrtStatus *Graph_GetOutputs(const OrtGraph *graph, const OrtValueInfo **infos, size_t count)
+    342  OrtStatus *Graph_GetNumInitializers(const OrtGraph *graph, size_t *count)
+    343  OrtStatus *Graph_GetInitializers(const OrtGraph *graph, const OrtValueInfo **infos, size_t count)
+    344  OrtStatus *Graph_GetNumNodes(const OrtGraph *graph, size_t *count)
+    345  OrtStatus *Graph_GetNodes(const OrtGraph *graph, const OrtNode **nodes, size_t count)
+    346  OrtStatus *Graph_GetParentNode(const OrtGraph *graph, const OrtNode **node)
+    349  OrtStatus *Node_GetName(const OrtNode *node, const char **name)
+    350  OrtStatus *Node_GetOperatorType(const OrtNode *node, const char **op_type)
+    351  OrtStatus *Node_GetDomain(const OrtNode *node, const char **domain)
+    352  OrtStatus *Node_GetSinceVersion(const OrtNode *node, int *version)
+    353  OrtStatus *Node_GetNumInputs(const OrtNode *node, size_t *count)
+    354  OrtStatus *Node_GetInputs(const OrtNode *node, const OrtValueInfo **infos, size_t count)
+    355  OrtStatus *Node_GetNumOutputs(const OrtNode *node, size_t *count)
+    356  OrtStatus *Node_GetOutputs(const OrtNode *node, const OrtValueInfo **infos, size_t count)
+    357  OrtStatus *Node_GetNumImplicitInputs(const OrtNode *node, size_t *count)
+    358  OrtStatus *Node_GetImplicitInputs(const OrtNode *node, const OrtValueInfo **infos, size_t count)
+    359  OrtStatus *Node_GetNumAttributes(const OrtNode *node, size_t *count)
+    360  OrtStatus *Node_GetAttributes(const OrtNode *node, const OrtOpAttr **attributes, size_t count)
+    362  OrtStatus *OpAttr_GetTensorAttributeAsOrtValue(const OrtOpAttr *attribute, OrtValue **value)
+    363  OrtStatus *OpAttr_GetType(const OrtOpAttr *attribute, int32_t *type)
+    364  OrtStatus *OpAttr_GetName(const OrtOpAttr *attribute, const char **name)
+    365  OrtStatus *Node_GetNumSubgraphs(const OrtNode *node, size_t *count)
+    366  OrtStatus *Node_GetSubgraphs(const OrtNode *node, const OrtGraph **graphs, size_t count, const char **attribute_names)
+    368  OrtStatus *Node_GetEpName(const OrtNode *node, const char **name)
+    378  OrtStatus *GetTensorData(const OrtValue *value, const void **data)
+    379  OrtStatus *GetSessionOptionsConfigEntries(const OrtSessionOptions *options, OrtKeyValuePairs **pairs)
+    390  bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo *tensor)
+    414  OrtStatus *GetTensorElementTypeAndShapeDataReference(const OrtValue *value, int32_t *element_type, const int64_t **sizes, size_t *rank)
+    """  # noqa: E501
+)
+
+EP_API: Final = _functions(
+    """
+    0    OrtStatus *CreateEpDevice(OrtEpFactory *factory, const OrtHardwareDevice *hardware, const OrtKeyValuePairs *metadata, const OrtKeyValuePairs *options, OrtEpDevice **device)
+    2    OrtStatus *EpGraphSupportInfo_AddNodesToFuse(OrtEpGraphSupportInfo *support, const OrtNode *const *nodes, size_t count, const OrtNodeFusionOptions *options)
+    """  # noqa: E501
+)
+
+STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
+    "OrtEpFactory": _members(
+        """
+        0   uint32_t ort_version_supported
+        1   const char *GetName(const OrtEpFactory *self) = { (void)self; return "MLXExecutionProvider"; }
+        2   const char *GetVendor(const OrtEpFactory *self) = { (void)self; return "opgraft"; }
+        3   OrtStatus *GetSupportedDevices(OrtEpFactory *self, const OrtHardwareDevice *const *hardware, size_t hardware_count, OrtEpDevice **devices, size_t capacity, size_t *count)
+        4   OrtStatus *CreateEp(OrtEpFactory *self, const OrtHardwareDevice *const *hardware, const OrtKeyValuePairs *const *metadata, size_t count, const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **ep)
+        5   void ReleaseEp(OrtEpFactory *self, OrtEp *ep)
+        6   uint32_t GetVendorId(const OrtEpFactory *self) = { (void)self; return 0; }
+        7   const char *GetVersion(const OrtEpFactory *self) = { (void)self; return ep_version; }
+        8   ValidateCompiledModelCompatibilityInfo
+        9   OrtStatus *CreateAllocator(OrtEpFactory *self, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, OrtAllocator **allocator) = { (void)self; (void)info; (void)options; *allocator = NULL; return NULL; }
+        10  void ReleaseAllocator(OrtEpFactory *self, OrtAllocator *allocator) = { (void)self; (void)allocator; }
+        11  OrtStatus *CreateDataTransfer(OrtEpFactory *self, OrtDataTransferImpl **transfer) = { (void)self; *transfer = NULL; return NULL; }
+        12  bool IsStreamAware(const OrtEpFactory *self) = { (void)self; return false; }
+        13  CreateSyncStreamForDevice
+        14  GetHardwareDeviceIncompatibilityDetails
+        15  CreateExternalResourceImporterForDevice
+        16  GetNumCustomOpDomains
+        17  GetCustomOpDomains
+        18  InitGraphicsInterop
+        19  DeinitGraphicsInterop
+        20  SelectBestModelCandidate
+        """  # noqa: E501
+    ),
+    "OrtEp": _members(
+        """
+        0   uint32_t ort_version_supported
+        1   const char *GetName(const OrtEp *self) = { (void)self; return "MLXExecutionProvider"; }
+        2   OrtStatus *GetCapability(OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *support)
+        3   OrtStatus *Compile(OrtEp *self, const OrtGraph **graphs, const OrtNode **fused_nodes, size_t count, OrtNodeComputeInfo **infos, OrtNode **context_nodes)
+        4   void ReleaseNodeComputeInfos(OrtEp *self, OrtNodeComputeInfo **infos, size_t count)
+        5   GetPreferredDataLayout
+        6   ShouldConvertDataLayoutForOp
+        7   SetDynamicOptions
+        8   OnRunStart
+        9   OnRunEnd
+        10  CreateAllocator
+        11  CreateSyncStreamForDevice
+        12  GetCompiledModelCompatibilityInfo
+        13  GetKernelRegistry
+        14  OrtStatus *IsConcurrentRunSupported(OrtEp *self, bool *supported) = { (void)self; *supported = true; return NULL; }
+        15  Sync
+        16  CreateProfiler
+        17  IsGraphCaptureEnabled
+        18  IsGraphCaptured
+        19  ReplayGraph
+        20  GetGraphCaptureNodeAssignmentPolicy
+        21  GetAvailableResource
+        22  OnSessionInitializationEnd
+        23  GetDefaultMemoryDevice
+        24  ReleaseCapturedGraph
+        25  GetWeightlessSupport
+        """  # noqa: E501
+    ),
+    "OrtNodeComputeInfo": _members(
+        """
+        0   uint32_t ort_version_supported
+        1   OrtStatus *CreateState(OrtNodeComputeInfo *self, OrtNodeComputeContext *context, void **state) = { (void)context; *state = self; return NULL; }
+        2   OrtStatus *Compute(OrtNodeComputeInfo *self, void *state, OrtKernelContext *context)
+        3   void ReleaseState(OrtNodeComputeInfo *self, void *state) = { (void)self; (void)state; }
+        """  # noqa: E501
+    ),
+    "OrtNodeFusionOptions": _members(
+        """
+        0   uint32_t ort_version_supported
+        1   bool drop_constant_initializers
+        """
+    ),
+}

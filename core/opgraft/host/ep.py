@@ -1,0 +1,107 @@
+"""OrtEp: what a session's graph is claimed of, and the compiling of what was claimed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from opgraft.claims import Decisions, decide
+from opgraft.engine import ConstantStore, Program
+from opgraft.graph import Graph
+from opgraft.host import observers
+from opgraft.host._ep import ffi, lib
+from opgraft.host.compute import FusedNode
+from opgraft.host.logger import Logger
+from opgraft.host.options import Options
+from opgraft.host.ort_graph import read_graph, value_names
+from opgraft.host.status import OK, callback, check
+from opgraft.plan import build_plan
+from opgraft.registry import load_registry
+
+
+class ExecutionProvider:
+    """The Python side of one OrtEp, which belongs to one session."""
+
+    live: ClassVar[dict[Any, ExecutionProvider]] = {}
+
+    def __init__(self, options: Options, device: str, logger: Logger) -> None:
+        self.options = options
+        self.device = device
+        self.logger = logger
+        self.registry = load_registry(options.registry)
+        self.pointer = lib.new_OrtEp()
+        ExecutionProvider.live[self.pointer] = self
+
+    def release(self) -> None:
+        del ExecutionProvider.live[self.pointer]
+        lib.free(self.pointer)
+
+    def claim(self, ort_graph: Any, support: Any) -> None:
+        """Tell ONNX Runtime which clusters of nodes to fuse.
+
+        It shows control-flow bodies before the graph that owns them. Nothing is claimed in a body: its node is claimed
+        whole, in the graph around it.
+        """
+        if _is_body(ort_graph):
+            return
+        with read_graph(ort_graph) as live:
+            candidates = frozenset(range(len(live.pointers))) - live.assigned
+            decisions = decide(
+                live.graph, self.registry, device=self.device, verify=self.options.verify, candidates=candidates
+            )
+            options = ffi.gc(lib.new_OrtNodeFusionOptions(), lib.free)
+            options.drop_constant_initializers = True
+            for cluster in filter(None, decisions.clusters):
+                nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
+                check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
+            self._report(live.graph, decisions)
+
+    def _report(self, graph: Graph, decisions: Decisions) -> None:
+        if self.options.log_declined:
+            for node, reasons in decisions.declined:
+                why = "; ".join(str(reason) for reason in reasons)
+                self.logger.warning(f"opgraft declines {node.operator} {node.label!r}: {why}")
+        for observer in tuple(observers):
+            observer(graph, decisions)
+
+    def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[Any]:
+        """An OrtNodeComputeInfo for each fused node. Weights that several of them read are converted once."""
+        constants = ConstantStore()
+        made: list[FusedNode] = []
+        try:
+            for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
+                inputs, outputs = value_names(fused)
+                with read_graph(ort_graph) as live:
+                    plan = build_plan(live.graph, inputs, outputs)
+                    made.append(FusedNode(Program(plan, self.registry, self.device, constants)))
+        except BaseException:
+            for node in made:
+                node.release()
+            raise
+        return [node.pointer for node in made]
+
+
+def _is_body(ort_graph: Any) -> bool:
+    parent = ffi.new("const OrtNode **")
+    check(lib.ort_Graph_GetParentNode(ort_graph, parent))
+    return bool(parent[0])
+
+
+@callback("OrtEp_GetCapability")
+def _get_capability(this: Any, ort_graph: Any, support: Any) -> Any:
+    ExecutionProvider.live[this].claim(ort_graph, support)
+    return OK
+
+
+@callback("OrtEp_Compile")
+def _compile(this: Any, ort_graphs: Any, fused_nodes: Any, count: int, infos: Any, context_nodes: Any) -> Any:
+    made = ExecutionProvider.live[this].compile(ffi.unpack(ort_graphs, count), ffi.unpack(fused_nodes, count))
+    for index, pointer in enumerate(made):
+        infos[index] = pointer
+    return OK
+
+
+@callback("OrtEp_ReleaseNodeComputeInfos")
+def _release_node_compute_infos(this: Any, infos: Any, count: int) -> None:
+    for pointer in ffi.unpack(infos, count):
+        if pointer:
+            FusedNode.live[pointer].release()

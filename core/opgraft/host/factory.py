@@ -1,0 +1,162 @@
+"""OrtEpFactory: which devices there are, and an execution provider for each session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, ClassVar, Final
+
+from opgraft.host import EP_NAME, registration_names
+from opgraft.host._ep import ffi, lib
+from opgraft.host.devices import chosen_device, drives, gpu_backend
+from opgraft.host.ep import ExecutionProvider
+from opgraft.host.logger import Logger
+from opgraft.host.options import parse_options
+from opgraft.host.status import OK, callback, check
+
+_CPU: Final = 0
+_GPU: Final = 1
+
+_OPTION_PREFIX: Final = f"ep.{EP_NAME.lower()}."
+
+
+class Factory:
+    """The Python side of one OrtEpFactory.
+
+    The C structure outlives its release where sessions still hold it, for ONNX Runtime reads it to release their
+    execution providers.
+    """
+
+    live: ClassVar[dict[Any, Factory]] = {}
+
+    def __init__(self, registration_name: str) -> None:
+        self.registration_name = registration_name
+        self.pointer = lib.new_OrtEpFactory()
+        self.providers: dict[Any, ExecutionProvider] = {}
+        self.gpu_offered = False
+        self.released = False
+        _set_version(version("opgraft"))
+        Factory.live[self.pointer] = self
+        registration_names.append(registration_name)
+
+    @property
+    def address(self) -> int:
+        return int(ffi.cast("uintptr_t", self.pointer))
+
+    @staticmethod
+    def release(address: int) -> None:
+        """ONNX Runtime has unregistered the library."""
+        factory = Factory.live[ffi.cast("OrtEpFactory *", address)]
+        registration_names.remove(factory.registration_name)
+        factory.released = True
+        factory._free_if_unused()
+
+    def supported_devices(self, hardware: list[Any]) -> list[Any]:
+        """An OrtEpDevice for the CPU, and one for the first GPU that MLX can drive."""
+        backend = gpu_backend()
+        cpus = [each for each in hardware if lib.ort_HardwareDevice_Type(each) == _CPU]
+        gpus = [
+            each
+            for each in hardware
+            if lib.ort_HardwareDevice_Type(each) == _GPU and drives(backend, lib.ort_HardwareDevice_VendorId(each))
+        ]
+        self.gpu_offered = bool(gpus)
+        made = [self._device(each, "cpu", "cpu") for each in cpus[:1]]
+        return made + [self._device(each, "gpu", backend or "") for each in gpus[:1]]
+
+    def _device(self, hardware: Any, device: str, backend: str) -> Any:
+        metadata = {
+            "opgraft_version": version("opgraft"),
+            "mlx_version": version("mlx"),
+            "mlx_device": device,
+            "mlx_backend": backend,
+        }
+        pairs = ffi.new("OrtKeyValuePairs **")
+        lib.ort_CreateKeyValuePairs(pairs)
+        try:
+            for key, value in metadata.items():
+                lib.ort_AddKeyValuePair(pairs[0], key.encode(), value.encode())
+            made = ffi.new("OrtEpDevice **")
+            check(lib.ep_CreateEpDevice(self.pointer, hardware, pairs[0], ffi.NULL, made))
+        finally:
+            lib.ort_ReleaseKeyValuePairs(pairs[0])
+        return made[0]
+
+    def create_provider(self, hardware: list[Any], session_options: Any, logger: Logger) -> Any:
+        """An OrtEp for a session.
+
+        Raises:
+            OptionError: a provider option is unknown or has an unknown value.
+        """
+        options = parse_options(_provider_options(session_options))
+        device = chosen_device(
+            options.device,
+            gpu_chosen=any(lib.ort_HardwareDevice_Type(each) == _GPU for each in hardware),
+            gpu_offered=self.gpu_offered,
+        )
+        provider = ExecutionProvider(options, device, logger)
+        self.providers[provider.pointer] = provider
+        return provider.pointer
+
+    def release_provider(self, pointer: Any) -> None:
+        self.providers.pop(pointer).release()
+        self._free_if_unused()
+
+    def _free_if_unused(self) -> None:
+        if self.released and not self.providers:
+            del Factory.live[self.pointer]
+            lib.free(self.pointer)
+
+
+def _set_version(text: str) -> None:
+    """ONNX Runtime takes nothing but a semantic version: development and local suffixes are left out."""
+    match = re.match(r"\d+\.\d+\.\d+", text)
+    encoded = (match[0] if match else "0.0.0").encode()
+    ffi.memmove(lib.ep_version, encoded + b"\0", len(encoded) + 1)
+
+
+def _provider_options(session_options: Any) -> dict[str, str]:
+    """The session's entries under this provider's prefix, which is where ONNX Runtime puts provider options."""
+    pairs = ffi.new("OrtKeyValuePairs **")
+    check(lib.ort_GetSessionOptionsConfigEntries(session_options, pairs))
+    try:
+        entries = _key_values(pairs[0])
+    finally:
+        lib.ort_ReleaseKeyValuePairs(pairs[0])
+    return {key.removeprefix(_OPTION_PREFIX): value for key, value in entries.items() if key.startswith(_OPTION_PREFIX)}
+
+
+def _key_values(pairs: Any) -> Mapping[str, str]:
+    keys = ffi.new("const char *const **")
+    values = ffi.new("const char *const **")
+    count = ffi.new("size_t *")
+    lib.ort_GetKeyValuePairs(pairs, keys, values, count)
+    return {
+        ffi.string(keys[0][index]).decode(): ffi.string(values[0][index]).decode("utf-8", "surrogateescape")
+        for index in range(count[0])
+    }
+
+
+@callback("OrtEpFactory_GetSupportedDevices")
+def _get_supported_devices(this: Any, hardware: Any, hardware_count: int, devices: Any, capacity: int, count: Any) -> Any:
+    made = Factory.live[this].supported_devices([hardware[index] for index in range(hardware_count)])
+    for index, device in enumerate(made[:capacity]):
+        devices[index] = device
+    count[0] = min(len(made), capacity)
+    return OK
+
+
+@callback("OrtEpFactory_CreateEp")
+def _create_ep(
+    this: Any, hardware: Any, metadata: Any, count: int, session_options: Any, logger: Any, created: Any
+) -> Any:
+    created[0] = Factory.live[this].create_provider(
+        [hardware[index] for index in range(count)], session_options, Logger(logger)
+    )
+    return OK
+
+
+@callback("OrtEpFactory_ReleaseEp")
+def _release_ep(this: Any, ep: Any) -> None:
+    Factory.live[this].release_provider(ep)

@@ -1,0 +1,50 @@
+"""The library as ONNX Runtime sees it: `CreateEpFactories` and `ReleaseEpFactory` of support.c call in here."""
+
+from __future__ import annotations
+
+import atexit
+
+from opgraft.host import registration_names
+from opgraft.host._ep import ffi, lib
+from opgraft.host.logger import Logger
+from opgraft.host.requirements import api_version_of, require_mlx
+
+_SHUT_DOWN_MILLISECONDS = 2000
+
+
+def create_factory(registration_name: bytes, api_base: int, logger: int) -> int:
+    """Make the factory for one registration.
+
+    Args:
+        registration_name: the name that the application gave.
+        api_base: address of the OrtApiBase.
+        logger: address of the environment's OrtLogger.
+
+    Returns:
+        The address of an OrtEpFactory.
+
+    Raises:
+        InstallationError: this onnxruntime is too old, or MLX has no backend here.
+    """
+    base = ffi.cast("OrtApiBase *", api_base)
+    version = api_version_of(ffi.string(lib.ort_version(base)).decode())
+    require_mlx()
+    if not lib.attach(base, version):
+        raise RuntimeError(f"onnxruntime has no C API version {version}")
+    Logger.default = Logger(ffi.cast("OrtLogger *", logger))
+
+    from opgraft.host.factory import Factory  # imports MLX
+
+    return Factory(registration_name.decode(errors="replace")).address
+
+
+def release_factory(address: int) -> None:
+    """ONNX Runtime is done with a factory."""
+    from opgraft.host.factory import Factory
+
+    Factory.release(address)
+
+
+@atexit.register
+def _shut_down() -> None:
+    lib.shut_down(_SHUT_DOWN_MILLISECONDS)

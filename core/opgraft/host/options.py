@@ -1,0 +1,94 @@
+"""The provider options: each is one field of `Options`, and nothing else knows their names."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opgraft.errors import OptionError
+
+
+def _choice(values: Mapping[str, Any], *, default: str, help: str) -> Any:
+    """An option with a few known values: what a user writes, and what the field then holds."""
+    return dataclasses.field(default=values[default], metadata={"values": values, "default": default, "help": help})
+
+
+def _one_of(*values: str, default: str, help: str) -> Any:
+    return _choice({value: value for value in values}, default=default, help=help)
+
+
+def _switch(*, default: str, help: str) -> Any:
+    return _choice({"on": True, "off": False}, default=default, help=help)
+
+
+def _text(*, help: str) -> Any:
+    """An option that takes any text; the field is None where it is not given."""
+    return dataclasses.field(default=None, metadata={"values": None, "default": "", "help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a session asks of opgraft."""
+
+    device: str = _one_of(
+        "auto",
+        "cpu",
+        "gpu",
+        default="auto",
+        help="Where MLX runs. auto: the GPU where the session's devices include one and MLX can use it.",
+    )
+    registry: str | None = _text(help="Path of the registry.yaml to use in place of the shipped one.")
+    verify: bool = _switch(default="on", help="Translate each node once on stand-in inputs before it is claimed.")
+    log_declined: bool = _switch(default="off", help="Log each node that is not claimed, with the reasons, as a warning.")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRow:
+    """One option as documentation shows it. `values` is None where any text will do."""
+
+    name: str
+    values: tuple[str, ...] | None
+    default: str
+    help: str
+
+
+def known_options() -> tuple[OptionRow, ...]:
+    """Every provider option, in the order of `Options`."""
+    return tuple(
+        OptionRow(
+            field.name,
+            None if field.metadata["values"] is None else tuple(field.metadata["values"]),
+            field.metadata["default"],
+            field.metadata["help"],
+        )
+        for field in dataclasses.fields(Options)
+    )
+
+
+def parse_options(entries: Mapping[str, str]) -> Options:
+    """The options that a session's provider options ask for.
+
+    Raises:
+        OptionError: an unknown option, or a value that its option does not have.
+    """
+    rows = {row.name: row for row in known_options()}
+    fields = {field.name: field for field in dataclasses.fields(Options)}
+    chosen: dict[str, Any] = {}
+    for name, text in entries.items():
+        if name not in rows:
+            raise OptionError(f"unknown option {name!r}{_suggestion(name, rows)}; the options are {', '.join(rows)}")
+        values = fields[name].metadata["values"]
+        if values is not None and text not in values:
+            raise OptionError(
+                f"option {name!r} has no value {text!r}{_suggestion(text, values)}; its values are {', '.join(values)}"
+            )
+        chosen[name] = (text or None) if values is None else values[text]
+    return Options(**chosen)
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

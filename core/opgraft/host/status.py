@@ -1,0 +1,75 @@
+"""OrtStatus both ways: one that ORT returned becomes an exception, an exception in a callback becomes one."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from opgraft.errors import OpgraftError, OptionError, RegistryError
+from opgraft.host._ep import ffi, lib
+from opgraft.host.logger import Logger
+
+OK: Final = ffi.NULL
+"""What a callback returns that did its work."""
+
+# Not EP_FAIL: onnxruntime's Python binding meets that by printing the message and moving the session to the CPU.
+_FAIL: Final = 1
+_INVALID_ARGUMENT: Final = 2
+
+_Callback = TypeVar("_Callback", bound=Callable[..., Any])
+
+
+class OrtError(OpgraftError):
+    """ONNX Runtime refused a call."""
+
+
+def check(status: Any) -> None:
+    """Release `status`, and raise if it is one.
+
+    Raises:
+        OrtError: with ONNX Runtime's message.
+    """
+    if status:
+        message = ffi.string(lib.ort_GetErrorMessage(status)).decode(errors="replace")
+        lib.ort_ReleaseStatus(status)
+        raise OrtError(message)
+
+
+def callback(name: str) -> Callable[[_Callback], _Callback]:
+    """Installs a function as the Python side of the C callback `name`, as `OrtEp_Compile`.
+
+    Whatever the function raises becomes the callback's status, or a line in the log where the callback returns none.
+    """
+
+    def install(function: _Callback) -> _Callback:
+        ffi.def_extern(name=f"py_{name}", onerror=partial(_on_error, name))(function)
+        return function
+
+    return install
+
+
+def _on_error(name: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+    """cffi calls this with what a callback raised; the result is returned to ONNX Runtime."""
+    code, message = _described(name, kind, error)
+    logger = Logger.default
+    if os.environ.get("OPGRAFT_DEBUG") == "1" and logger is not None:
+        logger.error("".join(traceback.format_exception(kind, error, trace)))
+    if ffi.typeof(getattr(lib, f"py_{name}")).result.kind == "void":
+        if logger is not None:
+            logger.error(message)
+        return None
+    return lib.ort_CreateStatus(code, message.encode("utf-8", "replace").replace(b"\0", b"\\0"))
+
+
+def _described(name: str, kind: type[BaseException], error: BaseException) -> tuple[int, str]:
+    if isinstance(error, OpgraftError):
+        code = _INVALID_ARGUMENT if isinstance(error, OptionError | RegistryError) else _FAIL
+        return code, f"opgraft: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return _FAIL, f"opgraft: interrupted in {name} (KeyboardInterrupt)"
+    text = f"{kind.__name__}: {error}" if str(error) else kind.__name__
+    return _FAIL, f"opgraft: internal error in {name}: {text} (set OPGRAFT_DEBUG=1 for the traceback)"

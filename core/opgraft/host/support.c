@@ -1,0 +1,245 @@
+/* The hand-written part of opgraft.host._ep. It stands between the declarations and the code that build_ffi.py makes:
+ * what comes before the marked line is state that the generated code uses, what comes after it uses that code. */
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _WIN32
+#include <windows.h>
+#define EXPORTED __declspec(dllexport)
+#define rest(milliseconds) Sleep(milliseconds)
+#else
+#include <time.h>
+#define EXPORTED __attribute__((visibility("default")))
+static void rest(int milliseconds) {
+    struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+    nanosleep(&pause, NULL);
+}
+#endif
+
+struct OrtApiBase {
+    const void *(*GetApi)(uint32_t version);
+    const char *(*GetVersionString)(void);
+};
+
+static void *const *ort_table;
+static void *const *ep_table;
+static uint32_t api_version_in_use;
+static char ep_version[64] = "0.0.0";
+
+/* Callbacks run Python only while the interpreter is up. A callback counts itself before it looks at `alive`, so once
+ * shut_down has cleared `alive` and seen the count at zero, none is in Python and none will be. */
+static atomic_bool alive = true;
+static atomic_int running;
+static atomic_uint attempts;
+static atomic_bool threaded; /* callbacks came from more than one thread */
+static const char *_Atomic first_thread;
+static _Thread_local char this_thread; /* its address is the thread's identity */
+static _Thread_local bool shuts_down;
+
+static bool enter(void) {
+    const char *none = NULL;
+    atomic_fetch_add(&attempts, 1);
+    if (!atomic_compare_exchange_strong(&first_thread, &none, &this_thread) && none != &this_thread)
+        atomic_store(&threaded, true);
+    atomic_fetch_add(&running, 1);
+    if (atomic_load(&alive)) return true;
+    atomic_fetch_sub(&running, 1);
+    return false;
+}
+
+static void leave(void) { atomic_fetch_sub(&running, 1); }
+
+/* The generated code stands here. */
+
+#define TRY(call) do { OrtStatus *status_ = (call); if (status_) return status_; } while (0)
+
+/* The answer of a callback that comes too late. A thread of Python's own must not go back into Python now: up to 3.13
+ * that unwinds it by force, through C++ frames that do not survive it. It rests here until the process ends. */
+static OrtStatus *refusal(void) {
+    while (!shuts_down && Py_IsInitialized() && PyGILState_GetThisThreadState()) rest(1000);
+    return ort_CreateStatus(1, "opgraft: the Python interpreter is shutting down");
+}
+
+/* Ends the callbacks, and waits until none is under way and no thread has tried for a while: a thread that has just
+ * left one is still on its way through ONNX Runtime. */
+static bool shut_down(int milliseconds) {
+    unsigned seen = atomic_load(&attempts);
+    int quiet = atomic_load(&threaded) ? 10 : 0;
+    shuts_down = true;
+    atomic_store(&alive, false);
+    for (int left = quiet; milliseconds > 0 && (left > 0 || atomic_load(&running) > 0); --milliseconds) {
+        rest(1);
+        unsigned now = atomic_load(&attempts);
+        left = now == seen ? left - 1 : quiet;
+        seen = now;
+    }
+    return atomic_load(&running) == 0;
+}
+
+static const char *ort_version(const OrtApiBase *base) { return base->GetVersionString(); }
+
+static bool attach(const OrtApiBase *base, uint32_t api_version) {
+    void *const *table = (void *const *)base->GetApi(api_version);
+    if (!table) return false;
+    ort_table = table;
+    ep_table = (void *const *)ort_GetEpApi();
+    api_version_in_use = api_version;
+    return ep_table != NULL;
+}
+
+static OrtStatus *read_tensor(const OrtValue *value, TensorView *view) {
+    int32_t kind;
+    view->data = NULL;
+    view->element_type = 0;
+    TRY(ort_GetValueType(value, &kind));
+    if (kind != 1) return NULL;
+    TRY(ort_GetTensorElementTypeAndShapeDataReference(value, &view->element_type, &view->sizes, &view->rank));
+    if (view->element_type != 8) TRY(ort_GetTensorData(value, &view->data)); /* strings have no flat storage */
+    return NULL;
+}
+
+static OrtStatus *read_inputs(const OrtKernelContext *context, TensorView *views, size_t count) {
+    for (size_t index = 0; index < count; ++index) {
+        const OrtValue *value = NULL;
+        TRY(ort_KernelContext_GetInput(context, index, &value));
+        if (!value) return ort_CreateStatus(1, "opgraft: a fused node was run without one of its inputs");
+        TRY(read_tensor(value, &views[index]));
+    }
+    return NULL;
+}
+
+static OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data) {
+    OrtValue *value = NULL;
+    TRY(ort_KernelContext_GetOutput(context, index, sizes, rank, &value));
+    return ort_GetTensorMutableData(value, data);
+}
+
+static OrtStatus *read_value(const OrtValueInfo *info, ValueView *view) {
+    const OrtTypeInfo *type = NULL;
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    view->kind = view->element_type = 0;
+    view->has_shape = false;
+    TRY(ort_GetValueInfoName(info, &view->name));
+    TRY(ort_ValueInfo_IsConstantInitializer(info, &view->constant));
+    TRY(ort_ValueInfo_IsFromOuterScope(info, &view->outer));
+    TRY(ort_GetValueInfoTypeInfo(info, &type));
+    if (!type) return NULL;
+    TRY(ort_GetOnnxTypeFromTypeInfo(type, &view->kind));
+    TRY(ort_CastTypeInfoToTensorInfo(type, &tensor));
+    if (!tensor) return NULL;
+    TRY(ort_GetTensorElementType(tensor, &view->element_type));
+    TRY(ort_GetDimensionsCount(tensor, &view->rank));
+    view->has_shape = ort_TensorTypeAndShape_HasShape(tensor) && view->rank <= MAX_RANK;
+    if (!view->has_shape) return NULL;
+    TRY(ort_GetDimensions(tensor, view->sizes, view->rank));
+    return ort_GetSymbolicDimensions(tensor, view->symbols, view->rank);
+}
+
+static OrtStatus *read_node(const OrtNode *node, NodeView *view) {
+    TRY(ort_Node_GetName(node, &view->name));
+    TRY(ort_Node_GetOperatorType(node, &view->op_type));
+    TRY(ort_Node_GetDomain(node, &view->domain));
+    TRY(ort_Node_GetEpName(node, &view->ep_name));
+    TRY(ort_Node_GetSinceVersion(node, &view->since_version));
+    TRY(ort_Node_GetNumInputs(node, &view->inputs));
+    TRY(ort_Node_GetNumOutputs(node, &view->outputs));
+    TRY(ort_Node_GetNumImplicitInputs(node, &view->implicit_inputs));
+    TRY(ort_Node_GetNumAttributes(node, &view->attributes));
+    return ort_Node_GetNumSubgraphs(node, &view->bodies);
+}
+
+/* `infos` has room for the inputs, the outputs and the implicit inputs, which it gets in that order. */
+static OrtStatus *read_node_values(const OrtNode *node, const NodeView *view, const OrtValueInfo **infos) {
+    TRY(ort_Node_GetInputs(node, infos, view->inputs));
+    infos += view->inputs;
+    TRY(ort_Node_GetOutputs(node, infos, view->outputs));
+    infos += view->outputs;
+    return view->implicit_inputs ? ort_Node_GetImplicitInputs(node, infos, view->implicit_inputs) : NULL;
+}
+
+/* A single number is read at once; for the others `size` says how many bytes ReadOpAttr wants. */
+static OrtStatus *read_attribute(const OrtOpAttr *attribute, AttributeView *view) {
+    OrtStatus *status;
+    view->size = 0;
+    view->type = 0;
+    TRY(ort_OpAttr_GetName(attribute, &view->name));
+    status = ort_OpAttr_GetType(attribute, &view->type);
+    if (status) { /* a type that the C API does not have */
+        ort_ReleaseStatus(status);
+        view->type = 0;
+        return NULL;
+    }
+    view->integer = 0; /* what a number means that the model leaves out */
+    view->number = 0;
+    switch (view->type) {
+        case 1: status = ort_ReadOpAttr(attribute, 1, &view->integer, sizeof view->integer, &view->size); break;
+        case 3: status = ort_ReadOpAttr(attribute, 3, &view->number, sizeof view->number, &view->size); break;
+        case 2: case 4: case 5: case 6:
+            /* With no room at all it fails, and tells the size; an empty list succeeds. */
+            status = ort_ReadOpAttr(attribute, view->type, NULL, 0, &view->size);
+    }
+    if (status) ort_ReleaseStatus(status);
+    return NULL;
+}
+
+/* ONNX Runtime's way in. It works in any process that runs Python, whether or not that has imported opgraft: the
+ * structures are made by opgraft.host.library, in the copy of this module that Python itself has loaded. */
+
+static OrtStatus *status_of_python_error(OrtStatus *(*create)(int32_t, const char *)) {
+    PyObject *type = NULL, *value = NULL, *traceback = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    PyObject *bytes = text ? PyUnicode_AsUTF8String(text) : NULL;
+    const char *message = bytes ? PyBytes_AsString(bytes) : NULL;
+    OrtStatus *status = create(1, message && *message ? message : "opgraft: its Python side could not be loaded");
+    PyErr_Clear();
+    Py_XDECREF(bytes);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return status;
+}
+
+EXPORTED OrtStatus *CreateEpFactories(const char *registration_name, const OrtApiBase *base, const OrtLogger *logger,
+                                      OrtEpFactory **factories, size_t capacity, size_t *count) {
+    /* Slot 0 of every version's table makes a status. */
+    OrtStatus *(*create)(int32_t, const char *) =
+        (OrtStatus *(*)(int32_t, const char *))((void *const *)base->GetApi(1))[0];
+    OrtStatus *status = NULL;
+    *count = 0;
+    if (!Py_IsInitialized()) return create(1, "opgraft runs inside a Python process, and this process runs no Python");
+    if (capacity < 1) return create(2, "opgraft needs room for one factory");
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *module = PyImport_ImportModule("opgraft.host.library");
+    PyObject *made = module ? PyObject_CallMethod(module, "create_factory", "yKK", registration_name,
+                                                  (unsigned long long)(uintptr_t)base,
+                                                  (unsigned long long)(uintptr_t)logger)
+                            : NULL;
+    unsigned long long factory = made ? PyLong_AsUnsignedLongLong(made) : 0;
+    if (PyErr_Occurred()) {
+        status = status_of_python_error(create);
+    } else {
+        factories[0] = (OrtEpFactory *)(uintptr_t)factory;
+        *count = 1;
+    }
+    Py_XDECREF(made);
+    Py_XDECREF(module);
+    PyGILState_Release(state);
+    return status;
+}
+
+EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
+    if (!atomic_load(&alive) || !Py_IsInitialized()) return NULL;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *module = PyImport_ImportModule("opgraft.host.library");
+    PyObject *done = module ? PyObject_CallMethod(module, "release_factory", "K", (unsigned long long)(uintptr_t)factory)
+                            : NULL;
+    if (!done) PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(module);
+    PyGILState_Release(state);
+    return NULL;
+}

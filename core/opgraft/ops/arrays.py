@@ -1,0 +1,52 @@
+"""Element types and arrays between ONNX's names, NumPy on the host, and MLX on the device."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.graph.element_types import ANY
+
+MLX_TYPE: Final[dict[str, mx.Dtype]] = {
+    name: mx.bool_ if name == "bool" else getattr(mx, name) for name in sorted(ANY)
+}
+"""MLX's type for an ONNX element type name."""
+
+TYPE_NAME: Final[dict[mx.Dtype, str]] = {dtype: name for name, dtype in MLX_TYPE.items()}
+"""ONNX's name for an MLX type."""
+
+
+def to_device(value: Any) -> mx.array:
+    """`value` as an MLX array: as it is, or copied from the host with its element type kept."""
+    if isinstance(value, mx.array):
+        return value
+    array = np.asarray(value)
+    return mx.array(array, dtype=MLX_TYPE[array.dtype.name])
+
+
+def to_host(value: Any) -> np.ndarray[Any, Any]:
+    """`value` as a NumPy array: as it is, or read from the device (which evaluates it). bfloat16 is read as float32."""
+    if not isinstance(value, mx.array):
+        return np.asarray(value)
+    return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
+
+
+def device_from_storage(array: np.ndarray[Any, Any], dtype: str | None) -> mx.array:
+    """An MLX array of ONNX element type `dtype` from its elements in storage form (bfloat16 as its 16 bits)."""
+    if dtype == "bfloat16":
+        return mx.array(array).view(mx.bfloat16)
+    return to_device(array)
+
+
+def host_from_storage(array: np.ndarray[Any, Any], dtype: str | None) -> np.ndarray[Any, Any]:
+    """A NumPy array of values from elements in storage form: bfloat16's bits become float32 values."""
+    if dtype == "bfloat16":
+        return (np.asarray(array, np.uint32) << 16).view(np.float32)
+    return array
+
+
+def element_type(value: Any) -> str:
+    """ONNX's name for the element type of an MLX or NumPy array."""
+    return TYPE_NAME[value.dtype] if isinstance(value, mx.array) else str(value.dtype.name)

@@ -1,0 +1,77 @@
+"""What a translator may ask of the host while it translates one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from opgraft.graph import Node
+
+T = TypeVar("T")
+
+
+class Body(Protocol):
+    """A control-flow body, ready to run: takes its formal inputs in order and returns its outputs in order.
+
+    Inputs and outputs are MLX arrays, or NumPy arrays where a value is known on the host. Values captured from the
+    enclosing graph are bound already.
+    """
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
+
+
+class Context:
+    """One translation of one node.
+
+    Attributes:
+        node: the node being translated.
+        inputs: its inputs in ONNX order, None where absent: MLX arrays, or NumPy arrays for those marked `Host`.
+        bodies: the control-flow bodies by attribute name.
+        device: "cpu" or "gpu".
+        on_host: True where every input and output is a NumPy array (shape arithmetic).
+    """
+
+    __slots__ = ("_cache", "_constant", "bodies", "device", "inputs", "node", "on_host", "random_key")
+
+    def __init__(
+        self,
+        node: Node,
+        inputs: Sequence[Any],
+        *,
+        device: str,
+        cache: MutableMapping[Hashable, Any],
+        constant: Sequence[bool],
+        bodies: MutableMapping[str, Body],
+        random_key: Callable[[], Any],
+        on_host: bool = False,
+    ) -> None:
+        self.node = node
+        self.inputs = inputs
+        self.device = device
+        self.bodies = bodies
+        self.on_host = on_host
+        self.random_key = random_key
+        self._cache = cache
+        self._constant = constant
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """`make()`, called once for this node in the life of its plan; `key` tells one such value from another.
+
+        The value must depend on nothing but the node's attributes and constant inputs.
+        """
+        try:
+            found: T = self._cache[key]
+        except KeyError:
+            found = self._cache[key] = make()
+        return found
+
+    def is_constant(self, index: int) -> bool:
+        """True where the model fixes the elements of input `index`, the same at every run."""
+        return index < len(self._constant) and self._constant[index]
+
+    def prepared(self, index: int, make: Callable[[Any], T]) -> T:
+        """`make(input)`, done once where the input is a constant: for weights in another layout."""
+        value = self.inputs[index]
+        if self.is_constant(index):
+            return self.cached(("prepared", index), lambda: make(value))
+        return make(value)

@@ -1,0 +1,270 @@
+"""The decorator that makes an op handler of one function whose Python signature is the operator's ONNX signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from opgraft.errors import ContractError, Decline
+from opgraft.graph import Node, normalized_domain
+from opgraft.graph.element_types import ANY
+from opgraft.ops.context import Context
+from opgraft.ops.hookspecs import hookimpl
+
+
+class Place(Enum):
+    """Where a translator wants the elements of an input."""
+
+    DEVICE = "device"
+    HOST = "host"
+    ANYWHERE = "anywhere"
+
+
+Host: TypeAlias = Annotated[np.ndarray[Any, Any], Place.HOST]
+"""Marks an input whose elements must be known while translating; it arrives as a NumPy array."""
+
+Anywhere: TypeAlias = Annotated[Any, Place.ANYWHERE]
+"""Marks an input that arrives as it is held, an MLX or a NumPy array: for ops that look at shapes or hand values on."""
+
+_REQUIRED: Any = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One positional parameter of a translator: an ONNX input."""
+
+    name: str
+    required: bool
+    place: Place
+    dtypes: frozenset[str]
+    variadic: bool = False
+
+
+class Signature:
+    """What a translator's Python signature says about its operator."""
+
+    def __init__(self, function: Callable[..., Any], dtypes: Mapping[str, Collection[str]] | Collection[str] | None) -> None:
+        parameters = list(inspect.signature(function).parameters.values())
+        self.takes_context = bool(parameters) and parameters[0].name == "ctx"
+        if self.takes_context:
+            del parameters[0]
+        places = _places(function)
+        allowed = _dtypes_of(dtypes)
+        inputs: list[Input] = []
+        self.attributes: dict[str, Any] = {}
+        self.extra_attributes = False
+        for parameter in parameters:
+            name = parameter.name
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                self.attributes[name] = parameter.default
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                self.extra_attributes = True
+            else:
+                variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+                required = parameter.default is _REQUIRED and not variadic
+                inputs.append(Input(name, required, places.get(name, Place.DEVICE), allowed(name), variadic))
+        unknown = set(dtypes) - {each.name for each in inputs} if isinstance(dtypes, Mapping) else set()
+        if unknown:
+            raise ContractError(f"{function.__qualname__}: dtypes= names no input of the function: {sorted(unknown)}")
+        self.variadic = inputs.pop() if inputs and inputs[-1].variadic else None
+        self.inputs = tuple(inputs)
+        self.required_attributes = tuple(name for name, default in self.attributes.items() if default is _REQUIRED)
+
+    def input(self, index: int) -> Input | None:
+        """The parameter that takes input `index`, or None where the operator's signature has no such input."""
+        return self.inputs[index] if index < len(self.inputs) else self.variadic
+
+    def keywords(self, node: Node) -> dict[str, Any]:
+        """The node's attributes as keyword arguments, defaults filled in by Python itself."""
+        return {name: value for name, value in node.attributes.items() if name in self.attributes or self.extra_attributes}
+
+    def declines(self, node: Node) -> Iterator[str]:
+        """Each way in which `node` asks for what this signature does not take."""
+        for index, value in enumerate(node.inputs):
+            parameter = self.input(index)
+            if parameter is None:
+                yield f"input {index} is not supported (at most {len(self.inputs)} inputs are)"
+            elif value is None:
+                if parameter.required:
+                    yield f"input {parameter.name} is required, and absent"
+            elif value.kind != "tensor":
+                yield f"input {parameter.name} is a {value.kind}; only tensors are supported"
+            elif value.dtype is not None and value.dtype not in parameter.dtypes:
+                yield f"element type {value.dtype} of input {parameter.name} is not supported"
+        for parameter in self.inputs[len(node.inputs) :]:
+            if parameter.required:
+                yield f"input {parameter.name} is required, and absent"
+        if not self.extra_attributes:
+            for name in node.attributes:
+                if name not in self.attributes:
+                    yield f"attribute {name} is not supported"
+        for name in self.required_attributes:
+            if name not in node.attributes:
+                yield f"attribute {name} is required, and absent"
+
+
+@dataclass(frozen=True, slots=True)
+class HostForm:
+    """An operator on NumPy arrays. One that `expands` may make far more elements than it reads (Expand, Range): it is
+    used only where somebody needs the elements on the host."""
+
+    function: Callable[..., Any]
+    expands: bool
+
+
+class Handler:
+    """One function, as a plugin that claims, explains and translates the nodes of one operator.
+
+    Attributes:
+        domain, op_type: the operator.
+        since, until: the operator versions it covers (`until` None: no upper bound).
+        function: the translator.
+        host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        since: int,
+        until: int | None,
+        dtypes: Mapping[str, Collection[str]] | Collection[str] | None,
+    ) -> None:
+        domain, _, op_type = name.rpartition("::")
+        self.domain = normalized_domain(domain)
+        self.op_type = op_type
+        self.since = since
+        self.until = until
+        self.operators = (self.operator,)
+        self.function = function
+        self.host_form: HostForm | None = None
+        self.signature = Signature(function, dtypes)
+        self._conditions: list[Callable[[Node], object]] = []
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", op_type)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The translator itself, so that one handler can call another."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<handler {self.operator} {self.versions}>"
+
+    @property
+    def operator(self) -> str:
+        return f"{self.domain}::{self.op_type}"
+
+    @property
+    def versions(self) -> str:
+        """The operator versions covered, as text: '7-', '1-12'."""
+        return f"{self.since}-{self.until or ''}"
+
+    def condition(self, predicate: Callable[[Node], object]) -> Callable[[Node], object]:
+        """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline."""
+        self._conditions.append(predicate)
+        return predicate
+
+    def host(self, function: Callable[..., Any] | None = None, *, expands: bool = False) -> Any:
+        """Give the same operator on NumPy arrays, as a decorator, so that shape arithmetic stays on the host.
+
+        Args:
+            function: takes what the translator takes (less `ctx`), as NumPy arrays, and returns NumPy arrays.
+            expands: see `HostForm`.
+        """
+        if function is None:
+            return lambda given: self.host(given, expands=expands)
+        self.host_form = HostForm(function, expands)
+        return function
+
+    def reason(self, node: Node) -> str | None:
+        """Why this handler does not take `node`, or None where it does."""
+        if node.since_version < self.since or (self.until is not None and node.since_version > self.until):
+            return f"version {node.since_version} of the operator is not supported (versions {self.versions} are)"
+        refusal = next(self.signature.declines(node), None)
+        if refusal is not None:
+            return refusal
+        try:
+            for condition in self._conditions:
+                condition(node)
+        except Decline as decline:
+            return str(decline)
+        return None
+
+    @hookimpl
+    def claim(self, node: Node) -> bool | None:
+        return True if self.reason(node) is None else None
+
+    @hookimpl
+    def decline_reason(self, node: Node) -> str | None:
+        return self.reason(node)
+
+    @hookimpl
+    def translate(self, ctx: Context, node: Node) -> Sequence[Any] | None:
+        keywords = self.keywords(ctx)
+        if ctx.on_host and self.host_form is not None:
+            result = self.host_form.function(*ctx.inputs, **keywords)
+        elif self.signature.takes_context:
+            result = self.function(ctx, *ctx.inputs, **keywords)
+        else:
+            result = self.function(*ctx.inputs, **keywords)
+        return result if isinstance(result, tuple | list) else (result,)
+
+    def keywords(self, ctx: Context) -> dict[str, Any]:
+        """The attributes as keyword arguments; a GRAPH attribute arrives as its callable body."""
+        keywords: dict[str, Any] = ctx.cached("keywords", lambda: self.signature.keywords(ctx.node))
+        return keywords | ctx.bodies if ctx.bodies else keywords
+
+
+def op(
+    name: str,
+    *,
+    since: int = 1,
+    until: int | None = None,
+    dtypes: Mapping[str, Collection[str]] | Collection[str] | None = None,
+) -> Callable[[Callable[..., Any]], Handler]:
+    """Make an op handler of a translator.
+
+    The function's signature is the operator's: positional parameters are the inputs in ONNX order under ONNX's names
+    (a default of None makes one optional, `*name` is variadic, the annotation `Host` asks for its elements as a NumPy
+    array); keyword-only parameters are the attributes with ONNX's defaults (none: required). A first parameter named
+    `ctx` receives the `Context`. It returns the output, or a tuple of outputs in ONNX order; more outputs than the node
+    has may be returned, since what nobody uses is never computed.
+
+    Args:
+        name: the op type, or `domain::OpType` outside ai.onnx.
+        since: the first operator version covered.
+        until: the last one; None for all from `since` on.
+        dtypes: the element types taken: one set for all inputs, or one for each input by name. Default: any type that
+            MLX has.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Handler:
+        return Handler(function, name, since, until, dtypes)
+
+    return decorate
+
+
+def _places(function: Callable[..., Any]) -> dict[str, Place]:
+    """The marked parameters of a translator, whether or not `| None` stands beside the mark."""
+
+    def mark(hint: Any) -> Place | None:
+        own = [each for each in get_args(hint)[1:] if isinstance(each, Place)] if get_origin(hint) is Annotated else []
+        inner = (mark(each) for each in get_args(hint))
+        return next((each for each in (*own, *inner) if each is not None), None)
+
+    found = {name: mark(hint) for name, hint in get_type_hints(function, include_extras=True).items()}
+    return {name: place for name, place in found.items() if place is not None}
+
+
+def _dtypes_of(dtypes: Mapping[str, Collection[str]] | Collection[str] | None) -> Callable[[str], frozenset[str]]:
+    if isinstance(dtypes, Mapping):
+        return lambda name: frozenset(dtypes.get(name, ANY))
+    every = ANY if dtypes is None else frozenset(dtypes)
+    return lambda name: every
+
+

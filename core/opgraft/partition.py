@@ -1,0 +1,2 @@
+def partition(node_count, edges, supported):
+    return [sorted(supported)]

@@ -1,0 +1,59 @@
+"""The registry: packs found through entry points, the policy of registry.yaml, and dispatch from a node to handlers."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from opgraft.registry.dispatch import Candidate, Claim, Reason, Registry
+from opgraft.registry.packs import GROUP, OpPlugin, Pack, installed_packs, plugins_of
+from opgraft.registry.policy import OpRule, Policy, load_policy, parse_policy
+from opgraft.registry.shipped import shipped_registry_path
+
+ENVIRONMENT_VARIABLE = "OPGRAFT_REGISTRY"
+
+
+def load_registry(path: str | Path | None = None) -> Registry:
+    """The registry that a session uses.
+
+    Args:
+        path: a registry.yaml. Default: the one named by the environment variable OPGRAFT_REGISTRY, else the one that
+            opgraft ships.
+
+    Raises:
+        RegistryError: the file cannot be used.
+    """
+    chosen = Path(path or os.environ.get(ENVIRONMENT_VARIABLE) or shipped_registry_path()).resolve()
+    try:
+        changed = chosen.stat().st_mtime_ns
+    except OSError:
+        changed = 0  # load_policy says what is wrong
+    return _load(chosen, changed)
+
+
+@lru_cache(maxsize=16)
+def _load(path: Path, _changed: int) -> Registry:
+    policy = load_policy(path)
+    packs = installed_packs()
+    policy.check_packs([pack.name for pack in packs])
+    return Registry([pack for pack in packs if not pack.error], policy)
+
+
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "GROUP",
+    "Candidate",
+    "Claim",
+    "OpPlugin",
+    "OpRule",
+    "Pack",
+    "Policy",
+    "Reason",
+    "Registry",
+    "installed_packs",
+    "load_policy",
+    "load_registry",
+    "parse_policy",
+    "plugins_of",
+]

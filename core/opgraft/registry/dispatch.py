@@ -1,0 +1,156 @@
+"""From a node to the handlers that know its operator, in the order of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pluggy
+
+from opgraft.graph import Node
+from opgraft.ops.handler import Handler, HostForm, Place
+from opgraft.ops.hookspecs import PROJECT, HandlerHooks
+from opgraft.registry.packs import OpPlugin, Pack
+from opgraft.registry.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words."""
+
+    pack: str | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.pack is None else f"{self.text} [{self.pack}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One handler of an operator, with its hooks and the wrappers around them."""
+
+    pack: str
+    handler: OpPlugin
+    claim: Callable[..., bool | None] = field(repr=False)
+    decline_reason: Callable[..., list[str]] = field(repr=False)
+    translate: Callable[..., Sequence[Any] | None] = field(repr=False)
+
+    def covers(self, version: int) -> bool:
+        """True where the operator's `version` is one that the handler speaks of at all."""
+        handler = self.handler
+        if not isinstance(handler, Handler):
+            return True
+        return handler.since <= version and (handler.until is None or version <= handler.until)
+
+    @property
+    def host_form(self) -> HostForm | None:
+        """The same operator on NumPy arrays, where the handler has it."""
+        return self.handler.host_form if isinstance(self.handler, Handler) else None
+
+    def place(self, index: int) -> Place:
+        """Where the handler wants the elements of input `index`."""
+        if not isinstance(self.handler, Handler):
+            return Place.DEVICE
+        parameter = self.handler.signature.input(index)
+        return Place.DEVICE if parameter is None else parameter.place
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the handlers say of one node: who takes it, or the reasons why nobody does."""
+
+    candidate: Candidate | None
+    reasons: tuple[Reason, ...] = ()
+
+
+class Registry:
+    """The packs in use under one policy."""
+
+    def __init__(self, packs: Sequence[Pack], policy: Policy) -> None:
+        self.packs = tuple(packs)
+        self.policy = policy
+        self._operators: dict[str, tuple[Candidate, ...]] = {}
+        self._exact: dict[str, list[tuple[str, OpPlugin]]] = {}
+        self._patterns: list[tuple[str, str, OpPlugin]] = []
+        for pack in self.packs:
+            for plugin in pack.plugins:
+                for operator in plugin.operators:
+                    if any(sign in operator for sign in "*?["):
+                        self._patterns.append((operator, pack.name, plugin))
+                    else:
+                        self._exact.setdefault(operator, []).append((pack.name, plugin))
+
+    @property
+    def operators(self) -> list[str]:
+        """Every operator that some handler names, sorted."""
+        return sorted(self._exact)
+
+    def known_to(self, operator: str) -> list[tuple[str, OpPlugin]]:
+        """The plugins that name an operator, with their packs, whatever the policy says."""
+        matched = [(pack, plugin) for pattern, pack, plugin in self._patterns if fnmatchcase(operator, pattern)]
+        return self._exact.get(operator, []) + matched
+
+    def candidates(self, operator: str) -> tuple[Candidate, ...]:
+        """The handlers of an operator in the order in which they are asked."""
+        found = self._operators.get(operator)
+        if found is None:
+            found = self._operators[operator] = self._build(operator)
+        return found
+
+    def claim(self, node: Node) -> Claim:
+        """Ask the handlers of a node's operator, in order, until one takes it."""
+        candidates = self.candidates(node.operator)
+        reasons: list[Reason] = []
+        for candidate in candidates:
+            if not candidate.covers(node.since_version):
+                continue
+            try:
+                if candidate.claim(node=node):
+                    return Claim(candidate)
+                texts = [text for text in candidate.decline_reason(node=node) if text] or ["declined without a reason"]
+            except Exception as error:  # a pack's fault must stay the pack's
+                texts = [f"its claim failed: {type(error).__name__}: {error}"]
+            reasons += [Reason(candidate.pack, text) for text in texts]
+        return Claim(None, tuple(reasons) or self._nobody(node, candidates))
+
+    def _nobody(self, node: Node, candidates: Sequence[Candidate]) -> tuple[Reason, ...]:
+        operator = node.operator
+        if candidates:
+            versions = sorted({getattr(candidate.handler, "versions", "") for candidate in candidates})
+            text = f"version {node.since_version} of {operator} has no handler (versions {', '.join(versions)} have)"
+            return (Reason(None, text),)
+        denials = [(pack, self.policy.denial(operator, pack)) for pack, _ in self.known_to(operator)]
+        held_back = tuple(Reason(pack, denial) for pack, denial in denials if denial)
+        return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
+
+    def _build(self, operator: str) -> tuple[Candidate, ...]:
+        known = self.known_to(operator)
+        if not known:
+            return ()
+        order = self.policy.order([pack.name for pack in self.packs], operator)
+        asked = sorted(
+            ((pack, plugin) for pack, plugin in known if pack in order), key=lambda entry: order.index(entry[0])
+        )
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(HandlerHooks)
+        for place, (_, plugin) in reversed(list(enumerate(asked))):  # pluggy asks the plugin registered last first
+            manager.register(plugin, name=str(place))
+        wrappers = {id(plugin) for _, plugin in asked if _only_wraps(manager, plugin)}
+        handlers = [(pack, plugin) for pack, plugin in asked if id(plugin) not in wrappers]
+        candidates: list[Candidate] = []
+        for pack, plugin in handlers:
+            others = [other for _, other in handlers if other is not plugin]
+            claim, reason, translate = (
+                manager.subset_hook_caller(name, others) for name in ("claim", "decline_reason", "translate")
+            )
+            candidates.append(Candidate(pack, plugin, claim, reason, translate))
+        return tuple(candidates)
+
+
+def _only_wraps(manager: pluggy.PluginManager, plugin: OpPlugin) -> bool:
+    """True for a plugin all of whose hooks wrap those of others."""
+    callers = manager.get_hookcallers(plugin) or []
+    own = [implementation for caller in callers for implementation in caller.get_hookimpls() if implementation.plugin is plugin]
+    return bool(own) and all(each.wrapper or each.hookwrapper for each in own)

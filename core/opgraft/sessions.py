@@ -1,0 +1,196 @@
+"""Sessions of ONNX Runtime with this execution provider in them: opened, observed and fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from opgraft.claims import Decisions, decide
+from opgraft.errors import ModelError, OptionError
+from opgraft.graph import Array, Graph
+from opgraft.graph.element_types import STORAGE
+from opgraft.graph.onnx_source import graph_of_model, load_model
+from opgraft.host import EP_NAME, observers, register
+from opgraft.host.devices import default_device
+from opgraft.host.options import parse_options
+from opgraft.registry import load_registry
+from opgraft.report import Coverage, coverage_of
+
+Model = str | Path | bytes | onnx.ModelProto
+
+_SEVERITY_FATAL = 4
+_ASSIGNMENT_RECORD = "session.record_ep_graph_assignment_info"
+
+
+@dataclass(frozen=True)
+class OpenedSession:
+    """A session, and what opgraft decided about its model while it was made."""
+
+    session: Any
+    coverage: Coverage
+
+    def assigned(self) -> dict[str, int]:
+        """The number of nodes on each execution provider, by ONNX Runtime's own record."""
+        counts: dict[str, int] = {}
+        for subgraph in self.session.get_provider_graph_assignment_info():
+            counts[subgraph.ep_name] = counts.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
+        return counts
+
+
+def options_with_provider(provider_options: Mapping[str, str] | None = None) -> Any:
+    """`onnxruntime.SessionOptions` with this execution provider in place; see `opgraft.session_options`."""
+    register()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
+    options.add_provider_for_devices(devices, dict(provider_options or {}))
+    return options
+
+
+def open_session(model: Model, provider_options: Mapping[str, str] | None = None) -> OpenedSession:
+    """A session of a model with this execution provider first and the CPU's second.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model; the message is its own.
+        OptionError, RegistryError: an option or a registry file cannot be used.
+    """
+    import onnxruntime
+
+    load_registry(parse_options(provider_options or {}).registry)  # their own errors, not one wrapped in a session's
+    options = options_with_provider(provider_options)
+    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
+    options.log_severity_level = _SEVERITY_FATAL
+    seen: list[Decisions] = []
+
+    def observe(graph: Graph, decisions: Decisions) -> None:
+        seen.append(decisions)
+
+    observers.append(observe)
+    try:
+        session = onnxruntime.InferenceSession(_source(model), options)
+    except Exception as error:
+        raise _refusal(model, error) from error
+    finally:
+        observers.remove(observe)
+    decisions = seen[-1] if seen else Decisions(Graph("", (), (), (), {}, {}), "cpu", (), ())
+    return OpenedSession(session, coverage_of(decisions, model=model_name(model), source="session"))
+
+
+def survey(model: Model, provider_options: Mapping[str, str] | None = None) -> Coverage:
+    """The coverage of a model: from a real session, or from the file alone where ONNX Runtime cannot load it.
+
+    Raises:
+        ModelError: there is no such file, or it holds no ONNX model.
+    """
+    if isinstance(model, str | Path):
+        load_model(model)
+    try:
+        return open_session(model, provider_options).coverage
+    except ModelError as refusal:
+        return _from_file_alone(model, dict(provider_options or {}), str(refusal))
+
+
+def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) -> Coverage:
+    folder: str | Path = "."
+    if isinstance(model, str | Path):
+        proto, folder = load_model(model), Path(model).parent
+    elif isinstance(model, bytes):
+        try:
+            proto = onnx.load_model_from_string(model)
+        except Exception as error:
+            raise ModelError(f"not an ONNX model, or cut short ({error})") from error
+    else:
+        proto = model
+    options = parse_options(provider_options)
+    device = default_device() if options.device == "auto" else options.device
+    decisions = decide(graph_of_model(proto, folder), load_registry(options.registry), device=device)
+    return coverage_of(decisions, model=model_name(model), source="file", note=note)
+
+
+def open_cpu_session(model: Model) -> Any:
+    """A session of a model on ONNX Runtime's CPU execution provider alone.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SEVERITY_FATAL
+    try:
+        return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise _refusal(model, error) from error
+
+
+def model_name(model: Model) -> str:
+    """What a report calls a model."""
+    if isinstance(model, str | Path):
+        return Path(model).name
+    return "model" if isinstance(model, bytes) else (model.graph.name or "model")
+
+
+def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Array]:
+    """Random inputs that fit a session's signature.
+
+    Args:
+        session: an `onnxruntime.InferenceSession`.
+        sizes: numbers for symbolic dimensions, by their name, by `input:axis`, or `*` for all others. Default 1.
+        seed: of the random generator.
+
+    Raises:
+        ModelError: an input is no tensor of numbers.
+        OptionError: `sizes` names no dimension of the model.
+    """
+    generator = np.random.default_rng(seed)
+    sizes = dict(sizes or {})
+    used = {"*"}
+    inputs: dict[str, Array] = {}
+    for each in session.get_inputs():
+        dtype = _ORT_TYPES.get(each.type)
+        if dtype is None:
+            raise ModelError(f"input {each.name!r} is of type {each.type}; give it in a file (--inputs)")
+        shape: list[int] = []
+        for axis, dim in enumerate(each.shape):
+            keys = (f"{each.name}:{axis}", dim)
+            used.update(key for key in keys if key in sizes)
+            known = dim if isinstance(dim, int) else sizes.get("*", 1)
+            shape.append(next((sizes[key] for key in keys if key in sizes), known))
+        inputs[each.name] = _random_array(generator, dtype, shape)
+    unknown = sorted(set(sizes) - used)
+    if unknown:
+        names = sorted({str(dim) for each in session.get_inputs() for dim in each.shape if not isinstance(dim, int)})
+        raise OptionError(f"no dimension is named {unknown[0]!r}; the symbolic ones are {', '.join(names) or 'none'}")
+    return inputs
+
+
+def _random_array(generator: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> Array:
+    if dtype.kind == "b":
+        return generator.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return generator.integers(0, 2, shape).astype(dtype)
+    return generator.random(shape).astype(dtype)
+
+
+_ORT_NAMES = {"float32": "float", "float64": "double"}
+_ORT_TYPES: dict[str, np.dtype[Any]] = {
+    f"tensor({_ORT_NAMES.get(name, name)})": storage
+    for name, storage in STORAGE.items()
+    if storage is not None and storage.name == name
+}
+
+
+def _source(model: Model) -> str | bytes:
+    if isinstance(model, onnx.ModelProto):
+        return model.SerializeToString()
+    return model if isinstance(model, bytes) else str(model)
+
+
+def _refusal(model: Model, error: Exception) -> ModelError:
+    return ModelError(f"{model_name(model)}: onnxruntime cannot load it: {' '.join(str(error).split())}")

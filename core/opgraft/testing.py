@@ -1,0 +1,218 @@
+"""A test kit for authors of op packs: build small models, run them through a pack's handlers, compare with a reference.
+
+Needs `onnx`, which opgraft installs. Nothing here goes through a session of ONNX Runtime, except the comparison with
+its CPU execution provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from opgraft.claims import Decisions, decide
+from opgraft.engine import Program
+from opgraft.graph import Array, Graph, normalized_domain
+from opgraft.graph.element_types import ONNX_OF_NAME
+from opgraft.graph.onnx_source import graph_of_model
+from opgraft.ops.arrays import to_host
+from opgraft.plan import build_plan
+from opgraft.registry import Registry, load_registry
+
+Reference = Literal["cpu", "onnx"]
+"""What to compare with: ONNX Runtime's CPU execution provider, or ONNX's own reference evaluator."""
+
+
+def node_model(
+    operator: str,
+    inputs: Sequence[Array | None],
+    *,
+    opset: int = 21,
+    outputs: int = 1,
+    output_types: Sequence[str | None] = (),
+    constant: Sequence[int] = (),
+    dynamic: bool = False,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one node.
+
+    Args:
+        operator: `OpType` or `domain::OpType`.
+        inputs: example arrays for its inputs, None for an absent one. Inputs are named x0, x1, ...; outputs y0, ...
+        opset: the opset of the operator's domain (ai.onnx: 21).
+        outputs: the number of outputs.
+        output_types: element type names of the outputs where ONNX's inference does not find them.
+        constant: which inputs become initializers.
+        dynamic: give the inputs symbolic sizes instead of those of the examples.
+        attributes: the node's attributes.
+    """
+    domain, _, op_type = operator.rpartition("::")
+    names = ["" if array is None else f"x{index}" for index, array in enumerate(inputs)]
+    results = [f"y{index}" for index in range(outputs)]
+    node = helper.make_node(op_type, names, results, domain=domain, name="node", **attributes)
+    opsets = [helper.make_opsetid(domain, opset)]
+    if normalized_domain(domain) != "ai.onnx":
+        opsets.append(helper.make_opsetid("", 21))
+    given = [(index, name, np.asarray(array)) for index, (name, array) in enumerate(zip(names, inputs, strict=True)) if name]
+    formals = [
+        helper.make_tensor_value_info(
+            name,
+            helper.np_dtype_to_tensor_dtype(array.dtype),
+            [f"d{index}_{axis}" for axis in range(array.ndim)] if dynamic else array.shape,
+        )
+        for index, name, array in given
+        if index not in constant
+    ]
+    carried = [onnx.numpy_helper.from_array(array, name) for index, name, array in given if index in constant]
+    types = [*output_types, *[None] * (outputs - len(output_types))]
+    infos = [
+        helper.make_tensor_value_info(name, ONNX_OF_NAME[dtype], None)
+        if dtype
+        else helper.make_empty_tensor_value_info(name)
+        for name, dtype in zip(results, types, strict=True)
+    ]
+    graph = helper.make_graph([node], "one_node", formals, infos, carried)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return with_output_types(model)
+
+
+def with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types that ONNX's inference finds for graph outputs that have none."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for mine, found in zip(model.graph.output, inferred.graph.output, strict=True):
+        if not mine.type.HasField("tensor_type") or mine.type.tensor_type.elem_type == TensorProto.UNDEFINED:
+            mine.CopyFrom(found)
+    return model
+
+
+def decisions_for(model: onnx.ModelProto, registry: Registry | None = None, device: str = "cpu") -> Decisions:
+    """What opgraft decides about each node of a model, every claim verified."""
+    return decide(graph_of_model(model), registry or load_registry(), device=device)
+
+
+def run_model(
+    model: onnx.ModelProto, inputs: Mapping[str, Array], registry: Registry | None = None, device: str = "cpu"
+) -> list[Array]:
+    """Run a whole model through the handlers, without ONNX Runtime."""
+    plan = build_plan(graph_of_model(model))
+    program = Program(plan, registry or load_registry(), device)
+    return [to_host(each) for each in program.run([inputs[value.name] for value in plan.inputs])]
+
+
+def reference_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array], reference: Reference = "cpu") -> list[Array]:
+    """The same model's outputs from a reference."""
+    if reference == "onnx":
+        return list(ReferenceEvaluator(model).run(None, dict(inputs)))
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(inputs)))
+
+
+def check_model(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Array],
+    *,
+    reference: Reference | Sequence[Array] = "cpu",
+    tolerance: float = 1e-5,
+    registry: Registry | None = None,
+    device: str = "cpu",
+) -> list[Array]:
+    """Check that every node of a model is claimed, and that its outputs are those of a reference.
+
+    Args:
+        reference: which one, or the expected outputs themselves.
+        tolerance: largest error allowed, relative to the largest finite magnitude of the expected output (1 where that is
+            less). Integers and booleans must be equal.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        AssertionError: a node is declined, or an output differs in element type, shape or value.
+    """
+    decisions = decisions_for(model, registry, device)
+    for node, reasons in decisions.declined:
+        raise AssertionError(f"{node.label} ({node.operator}) is declined: {'; '.join(map(str, reasons))}")
+    expected = reference_outputs(model, inputs, reference) if isinstance(reference, str) else list(reference)
+    outputs = run_model(model, inputs, registry, device)
+    assert len(outputs) == len(expected)
+    for info, output, wanted in zip(model.graph.output, outputs, expected, strict=True):
+        assert_same(output, wanted, tolerance, info.name)
+    return outputs
+
+
+def check_node(
+    operator: str,
+    *inputs: Array | None,
+    reference: Reference | Sequence[Array] = "cpu",
+    tolerance: float = 1e-5,
+    registry: Registry | None = None,
+    device: str = "cpu",
+    **model: Any,
+) -> list[Array]:
+    """`check_model` on a model of one node; `model` holds what `node_model` takes, the node's attributes among it."""
+    proto = node_model(operator, inputs, **model)
+    fixed = model.get("constant", ())
+    given = {f"x{index}": each for index, each in enumerate(inputs) if each is not None and index not in fixed}
+    return check_model(
+        proto, given, reference=reference, tolerance=tolerance, registry=registry, device=device
+    )
+
+
+def check_declined(operator: str, *inputs: Array | None, because: str, registry: Registry | None = None, **model: Any) -> None:
+    """Check that a one-node model is declined, with a reason that holds the text `because`.
+
+    Raises:
+        AssertionError: it is claimed, or declined for another reason.
+    """
+    declined = decisions_for(node_model(operator, inputs, **model), registry).declined
+    assert declined, f"{operator} is claimed, and should be declined because {because!r}"
+    reasons = [str(reason) for _, each in declined for reason in each]
+    assert any(because in reason for reason in reasons), f"{operator} is declined because {reasons}, not {because!r}"
+
+
+def assert_same(output: Array, expected: Array, tolerance: float, name: str = "output") -> None:
+    """Check element type, shape and values; NaN and infinities must stand in the same places.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    expected = np.asarray(expected)
+    assert output.shape == expected.shape, f"{name}: shape {output.shape}, expected {expected.shape}"
+    if expected.dtype.name == "bfloat16":
+        expected = expected.astype(np.float32)
+    assert output.dtype == expected.dtype, f"{name}: {output.dtype}, expected {expected.dtype}"
+    if output.dtype.kind not in "fc":
+        np.testing.assert_array_equal(output, expected, err_msg=name)
+        return
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isnan(output), np.isnan(expected), err_msg=f"{name}: NaN")
+    infinite = np.isinf(expected)
+    np.testing.assert_array_equal(output[infinite], expected[infinite], err_msg=f"{name}: infinities")
+    wide = np.complex128 if output.dtype.kind == "c" else np.float64
+    good, found = expected[finite].astype(wide), output[finite].astype(wide)
+    scale = max(1.0, float(np.max(np.abs(good), initial=0.0)))
+    worst = float(np.max(np.abs(good - found), initial=0.0))
+    assert worst <= tolerance * scale, f"{name}: off by {worst:.3g}, allowed {tolerance * scale:.3g}"
+
+
+__all__ = [
+    "Graph",
+    "Reference",
+    "assert_same",
+    "check_declined",
+    "check_model",
+    "check_node",
+    "decisions_for",
+    "node_model",
+    "reference_outputs",
+    "run_model",
+    "with_output_types",
+]

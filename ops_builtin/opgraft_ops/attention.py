@@ -1,0 +1,1 @@
+"""Attention and what surrounds it."""

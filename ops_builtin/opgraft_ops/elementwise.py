@@ -1,0 +1,1 @@
+"""Arithmetic and other element-by-element operators."""

@@ -1,0 +1,1 @@
+"""Operators that pick, place and count elements by index."""

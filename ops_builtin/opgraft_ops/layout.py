@@ -1,0 +1,1 @@
+"""Operators that pad, tile, expand, and move blocks of elements."""

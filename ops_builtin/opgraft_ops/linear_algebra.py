@@ -1,0 +1,1 @@
+"""Matrix products and what belongs to them."""

@@ -1,0 +1,1 @@
+"""Comparison, logic and bitwise operators."""

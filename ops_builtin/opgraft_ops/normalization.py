@@ -1,0 +1,1 @@
+"""Normalization over batches, channels and layers."""

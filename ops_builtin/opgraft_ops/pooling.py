@@ -1,0 +1,1 @@
+"""Pooling over sliding windows."""

@@ -1,0 +1,296 @@
+"""LSTM, GRU and RNN.
+
+All directions run at once, along a leading axis: a reverse direction reads its input reversed beforehand, and its
+outputs are reversed afterwards. Inside, D is the number of directions, T the steps, N the batch, H the hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.ops import FLOATS, Anywhere, Context, Node, op, to_device
+
+TYPES = {name: FLOATS for name in ("X", "W", "R", "B", "initial_h")}
+
+REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+"""For each direction of a node, whether it goes backward through time."""
+
+ACTIVATIONS: dict[str, tuple[Callable[..., mx.array], dict[str, float | None]]] = {
+    "affine": (lambda x, alpha, beta: alpha * x + beta, {"alpha": None, "beta": None}),
+    "elu": (lambda x, alpha: mx.where(x >= 0, x, alpha * mx.expm1(x)), {"alpha": 1.0}),
+    "hardsigmoid": (lambda x, alpha, beta: mx.clip(alpha * x + beta, 0, 1), {"alpha": 0.2, "beta": 0.5}),
+    "leakyrelu": (lambda x, alpha: mx.where(x >= 0, x, alpha * x), {"alpha": 0.01}),
+    "relu": (lambda x: mx.maximum(x, 0), {}),
+    "scaledtanh": (lambda x, alpha, beta: alpha * mx.tanh(beta * x), {"alpha": None, "beta": None}),
+    "sigmoid": (mx.sigmoid, {}),
+    "softplus": (lambda x: mx.logaddexp(x, 0), {}),
+    "softsign": (lambda x: x / (1 + mx.abs(x)), {}),
+    "tanh": (mx.tanh, {}),
+    "thresholdedrelu": (lambda x, alpha: mx.where(x >= alpha, x, 0), {"alpha": 1.0}),
+}
+"""Each activation by its name in lower case, with what alpha and beta are where the node does not say (None: it must)."""
+
+
+@op("RNN", since=7, dtypes=TYPES)
+def rnn(
+    ctx,
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens: Anywhere = None,
+    initial_h=None,
+    *,
+    activations=("Tanh", "Tanh"),
+    activation_alpha=(),
+    activation_beta=(),
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    layout=0,
+):
+    """Ht = f(Xt W' + Ht-1 R' + Wb + Rb). X: (T, N, I); Y: (T, D, N, H), Y_h: (D, N, H). ONNX RNN-22."""
+    (activate,) = activation_functions(direction, 1, activations, activation_alpha, activation_beta, clip)
+
+    def cell(projected, hidden):
+        return (activate(projected + hidden @ recurrence),)
+
+    recurrence = ctx.prepared(2, transposed_weights)
+    bias = None if B is None else ctx.prepared(3, lambda given: sum(mx.split(given, 2, axis=1)))
+    return over_time(ctx, cell, X, bias, sequence_lens, [initial_h], direction, layout)
+
+
+@op("GRU", since=7, dtypes=TYPES)
+def gru(
+    ctx,
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens: Anywhere = None,
+    initial_h=None,
+    *,
+    activations=None,
+    activation_alpha=(),
+    activation_beta=(),
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    layout=0,
+    linear_before_reset=0,
+):
+    """Gated recurrent units, gates in the order z, r, h. X: (T, N, I); Y: (T, D, N, H), Y_h: (D, N, H). ONNX GRU-22."""
+    gate, squash = activation_functions(
+        direction, 2, activations or ["Sigmoid", "Tanh"], activation_alpha, activation_beta, clip
+    )
+    size = R.shape[2]
+    recurrence = ctx.prepared(2, lambda given: mx.split(transposed_weights(given), [2 * size], axis=2))
+    bias, candidate_bias = (None, 0) if B is None else ctx.prepared(3, partial(gru_biases, size, linear_before_reset))
+
+    def cell(projected, hidden):
+        for_gates, for_candidate = mx.split(projected, [2 * size], axis=-1)
+        update, reset = mx.split(gate(for_gates + hidden @ recurrence[0]), 2, axis=-1)
+        if linear_before_reset:
+            recurrent = reset * (hidden @ recurrence[1] + candidate_bias)
+        else:
+            recurrent = (reset * hidden) @ recurrence[1]
+        return ((1 - update) * squash(for_candidate + recurrent) + update * hidden,)
+
+    return over_time(ctx, cell, X, bias, sequence_lens, [initial_h], direction, layout)
+
+
+def gru_biases(size: int, linear_before_reset: int, B: mx.array) -> tuple[mx.array, mx.array | int]:
+    """What is added to the projected inputs, and what to the recurrent part of the candidate before it is reset."""
+    of_input, of_recurrence = mx.split(B, 2, axis=1)
+    if not linear_before_reset:
+        return of_input + of_recurrence, 0
+    of_gates, of_candidate = mx.split(of_recurrence, [2 * size], axis=1)
+    return of_input + mx.pad(of_gates, [(0, 0), (0, size)]), widened(of_candidate)[:, None]
+
+
+@op("LSTM", since=7, dtypes={**TYPES, "initial_c": FLOATS, "P": FLOATS})
+def lstm(
+    ctx,
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens: Anywhere = None,
+    initial_h=None,
+    initial_c=None,
+    P=None,
+    *,
+    activations=None,
+    activation_alpha=(),
+    activation_beta=(),
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    input_forget=0,
+    layout=0,
+):
+    """Long short-term memory, gates in the order i, o, f, c. X: (T, N, I); Y: (T, D, N, H), Y_h and Y_c: (D, N, H).
+    ONNX LSTM-22.
+    """
+    gate, squash, squash_out = activation_functions(
+        direction, 3, activations or ["Sigmoid", "Tanh", "Tanh"], activation_alpha, activation_beta, clip
+    )
+    recurrence = ctx.prepared(2, transposed_weights)
+    bias = None if B is None else ctx.prepared(3, lambda given: sum(mx.split(given, 2, axis=1)))
+    peepholes = None if P is None else ctx.prepared(7, lambda given: mx.split(widened(given)[:, None], 3, axis=-1))
+
+    def cell(projected, hidden, memory):
+        for_input, for_output, for_forget, for_memory = mx.split(projected + hidden @ recurrence, 4, axis=-1)
+        if peepholes is not None:
+            for_input, for_forget = for_input + peepholes[0] * memory, for_forget + peepholes[2] * memory
+        enter = gate(for_input)
+        keep = 1 - enter if input_forget else gate(for_forget)
+        memory = keep * memory + enter * squash(for_memory)
+        if peepholes is not None:
+            for_output = for_output + peepholes[1] * memory
+        return gate(for_output) * squash_out(memory), memory
+
+    return over_time(ctx, cell, X, bias, sequence_lens, [initial_h, initial_c], direction, layout)
+
+
+def over_time(
+    ctx: Context,
+    cell: Callable[..., tuple[mx.array, ...]],
+    X: mx.array,
+    bias: mx.array | None,
+    sequence_lens: Any,
+    initial: Sequence[mx.array | None],
+    direction: str,
+    layout: int,
+) -> list[mx.array]:
+    """Run `cell` over the steps of X, in float32 at least.
+
+    Args:
+        cell: takes one step's projected inputs (D, N, gates * H) and the states, each (D, N, H); returns the new states,
+            the hidden one first.
+        bias: (D, gates * H), added to the projected inputs.
+        initial: the states before the first step, in the node's layout; None for zeros.
+
+    Returns:
+        The hidden states of all steps, then each final state, in the node's layout and element type.
+    """
+    backward = REVERSED[direction]
+    if layout:
+        X = mx.swapaxes(X, 0, 1)
+    steps, batch = X.shape[:2]
+    lengths = lengths_or_none(sequence_lens, steps)
+    reversed_order = None if lengths is None else order_of_reversal(lengths, steps)
+    each_direction = mx.stack([reverse(X, reversed_order) if back else X for back in backward])
+    flat = mx.reshape(widened(each_direction), (len(backward), steps * batch, X.shape[2]))
+    projected = flat @ ctx.prepared(1, transposed_weights)
+    if bias is not None:
+        projected = projected + widened(bias)[:, None]
+    projected = mx.reshape(projected, (len(backward), steps, batch, projected.shape[2]))
+
+    shape = (len(backward), batch, ctx.inputs[2].shape[2])
+    states = [mx.zeros(shape, projected.dtype) if each is None else widened(each) for each in initial]
+    if layout:
+        states = [each if given is None else mx.swapaxes(each, 0, 1) for each, given in zip(states, initial, strict=True)]
+    hidden = []
+    for step in range(steps):
+        new = cell(projected[:, step], *states)
+        if lengths is None:
+            hidden.append(new[0])
+        else:
+            running = (lengths > step)[:, None]
+            hidden.append(mx.where(running, new[0], 0))
+            new = [mx.where(running, *each) for each in zip(new, states, strict=True)]
+        states = list(new)
+    outputs = mx.stack(hidden, axis=1) if hidden else mx.zeros((shape[0], 0, *shape[1:]), projected.dtype)
+    in_order = [reverse(each, reversed_order) if back else each for each, back in zip(outputs, backward, strict=True)]
+    sequence = mx.stack(in_order, axis=2 if layout else 1)
+    if layout:
+        sequence = mx.swapaxes(sequence, 0, 1)
+        states = [mx.swapaxes(each, 0, 1) for each in states]
+    return [each.astype(X.dtype) for each in (sequence, *states)]
+
+
+def lengths_or_none(sequence_lens: Any, steps: int) -> mx.array | None:
+    """The lengths (N) of the sequences, None where all are known to go through all steps."""
+    if sequence_lens is None or (isinstance(sequence_lens, np.ndarray) and (sequence_lens == steps).all()):
+        return None
+    return to_device(sequence_lens)
+
+
+def order_of_reversal(lengths: mx.array, steps: int) -> mx.array:
+    """Where each step (T, N, 1) of a reversed sequence is found: its padding stays at its end."""
+    step = mx.arange(steps, dtype=lengths.dtype)[:, None]
+    return mx.where(step < lengths, lengths - 1 - step, step)[..., None]
+
+
+def reverse(array: mx.array, order: mx.array | None) -> mx.array:
+    """`array` (T, N, ...) with the steps of each sequence reversed; reversing twice gives it back."""
+    return array[::-1] if order is None else mx.take_along_axis(array, order, axis=0)
+
+
+def transposed_weights(weights: mx.array) -> mx.array:
+    """(D, gates * H, I) as (D, I, gates * H)."""
+    return mx.contiguous(mx.swapaxes(widened(weights), 1, 2))
+
+
+def widened(array: mx.array) -> mx.array:
+    """`array` in the element type to compute with: 16-bit floats would lose a little at every step."""
+    return array.astype(mx.float32) if array.dtype in (mx.float16, mx.bfloat16) else array
+
+
+def activation_functions(
+    direction: str, count: int, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], clip: float | None
+) -> list[Callable[[mx.array], mx.array]]:
+    """The `count` activation functions of a cell, on arrays with one part for each direction along axis 0."""
+    chosen = chosen_activations(names[: count * len(REVERSED[direction])], alphas, betas)
+    return [partial(activate, [chosen[place] for place in range(first, len(chosen), count)], clip) for first in range(count)]
+
+
+def chosen_activations(
+    names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
+) -> list[tuple[str, dict[str, float | None]]]:
+    """Each activation's name and parameters; only those that have an alpha or beta take the next of the node's."""
+    given = {"alpha": iter(alphas), "beta": iter(betas)}
+    return [
+        (name.lower(), {key: next(given[key], default) for key, default in ACTIVATIONS[name.lower()][1].items()})
+        for name in names
+    ]
+
+
+def activate(chosen: Sequence[tuple[str, dict[str, Any]]], clip: float | None, x: mx.array) -> mx.array:
+    """Apply each direction's own activation to its part of `x`, or the one that all share to the whole."""
+    if clip is not None:
+        x = mx.clip(x, -clip, clip)
+    if any(each != chosen[0] for each in chosen):
+        return mx.concatenate([activate([each], None, part) for each, part in zip(chosen, mx.split(x, len(chosen)), strict=True)])
+    name, parameters = chosen[0]
+    return ACTIVATIONS[name][0](x, **parameters)
+
+
+def claim_activations(count: int, node: Node) -> None:
+    """Decline activations that no formula is known for."""
+    direction = node.attributes.get("direction", "forward")
+    node.require(direction in REVERSED, f"direction {direction!r} is none that ONNX knows")
+    names = node.attributes.get("activations")
+    if names is None:
+        return
+    for name in names:
+        node.require(name.lower() in ACTIVATIONS, f"activation {name} is none that ONNX lists")
+    wanted = count * len(REVERSED[direction])
+    node.require(len(names) >= wanted, f"activations holds {len(names)} names, and direction {direction} needs {wanted}")
+    chosen = chosen_activations(
+        names, node.attributes.get("activation_alpha", ()), node.attributes.get("activation_beta", ())
+    )
+    for name, parameters in chosen:
+        missing = [key for key, value in parameters.items() if value is None]
+        node.require(not missing, f"activation {name} has no default {' and '.join(missing)}: state activation_alpha and beta")
+
+
+for handler, count in ((rnn, 1), (gru, 2), (lstm, 3)):
+    handler.condition(partial(claim_activations, count))
+del handler, count

@@ -1,0 +1,1 @@
+"""Reductions, cumulative sums, and sorting."""

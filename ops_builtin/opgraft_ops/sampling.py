@@ -1,0 +1,1 @@
+"""Operators that sample at computed coordinates."""

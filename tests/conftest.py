@@ -1,0 +1,16 @@
+"""How much the property tests try: `OPGRAFT_EXAMPLES` examples each, 60 unless it is set."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "opgraft",
+    max_examples=int(os.environ.get("OPGRAFT_EXAMPLES", "60")),
+    deadline=None,
+    derandomize="OPGRAFT_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("opgraft")

@@ -1,0 +1,84 @@
+"""What a real model does on the execution provider, beside ONNX Runtime's CPU execution provider."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from zoo import RealModel
+
+from opgraft.host import EP_NAME
+from opgraft.sessions import OpenedSession, open_cpu_session, open_session
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Nodes by ONNX Runtime's own record; the largest difference of any output, relative to the largest magnitude of the
+    CPU's; median seconds of a run at the first size."""
+
+    model: str
+    nodes_on_ep: int
+    nodes: int
+    subgraphs: int
+    worst_difference: float
+    creation_seconds: float
+    cpu_creation_seconds: float
+    run_seconds: float
+    cpu_run_seconds: float
+
+    @property
+    def percentage(self) -> float:
+        return 100 * self.nodes_on_ep / self.nodes
+
+
+def measure(model: RealModel, *, inputs: int = 3, timed_runs: int = 5) -> Measurement:
+    """Run a model on both, at every size it is listed with, over `inputs` inputs each."""
+    path = model.path()
+    started = time.perf_counter()
+    opened = open_session(path)
+    created = time.perf_counter()
+    cpu_session = open_cpu_session(path)
+    cpu_created = time.perf_counter()
+    cases = model.inputs(inputs)
+    worst = max(
+        difference(output, expected)
+        for _, feeds in cases
+        for output, expected in zip(opened.session.run(None, feeds), cpu_session.run(None, feeds), strict=True)
+    )
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(timed_runs):
+        for session, taken in zip((opened.session, cpu_session), seconds, strict=True):
+            at = time.perf_counter()
+            session.run(None, cases[0][1])
+            taken.append(time.perf_counter() - at)
+    on_ep, subgraphs, nodes = assignment(opened)
+    return Measurement(
+        model.name,
+        on_ep,
+        nodes,
+        subgraphs,
+        worst,
+        created - started,
+        cpu_created - created,
+        statistics.median(seconds[0]),
+        statistics.median(seconds[1]),
+    )
+
+
+def assignment(opened: OpenedSession) -> tuple[int, int, int]:
+    """By ONNX Runtime's record: nodes on the execution provider, its subgraphs, and all nodes."""
+    subgraphs = list(opened.session.get_provider_graph_assignment_info())
+    ours = [len(subgraph.get_nodes()) for subgraph in subgraphs if subgraph.ep_name == EP_NAME]
+    return sum(ours), len(ours), sum(len(subgraph.get_nodes()) for subgraph in subgraphs)
+
+
+def difference(output: Any, expected: Any) -> float:
+    """Largest difference, relative to the largest magnitude of `expected`; infinite where the shapes differ."""
+    if output.shape != expected.shape or output.dtype != expected.dtype:
+        return float("inf")
+    scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+    worst = float(np.max(np.abs(output.astype(np.float64) - expected), initial=0.0)) / scale
+    return worst if np.isfinite(worst) else float("inf")
