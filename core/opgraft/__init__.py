@@ -1,8 +1,8 @@
 """opgraft: an ONNX Runtime execution provider whose operators are Python plugins that run on MLX.
 
-    import onnxruntime as ort, opgraft
-    opgraft.register()
-    session = ort.InferenceSession("model.onnx", providers=["MLXExecutionProvider", "CPUExecutionProvider"])
+import onnxruntime as ort, opgraft
+opgraft.register()
+session = ort.InferenceSession("model.onnx", providers=["MLXExecutionProvider", "CPUExecutionProvider"])
 """
 
 from __future__ import annotations

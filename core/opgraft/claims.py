@@ -17,7 +17,10 @@ DEVICE_TYPES = {"cpu": ANY, "gpu": ANY - {"float64"}}
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about one node: the handler that takes it, or the reasons why none does."""
+    """What was decided about one node: the handler that takes it, or the reasons why none does.
+
+    Neither stands where the node was not to be decided: an execution provider has it already.
+    """
 
     node: Node
     candidate: Candidate | None
@@ -39,7 +42,7 @@ class Decisions:
 
     @property
     def declined(self) -> list[tuple[Node, tuple[Reason, ...]]]:
-        return [(each.node, each.reasons) for each in self.decisions if not each.claimed]
+        return [(each.node, each.reasons) for each in self.decisions if each.reasons]
 
 
 def decide(
@@ -55,11 +58,10 @@ def decide(
         candidates: the indices of the nodes to consider. Default: all of them.
     """
     considered = range(len(graph.nodes)) if candidates is None else candidates
-    taken_by_others = (Reason(None, "already taken by another execution provider"),)
     decisions = [
         decide_node(node, registry, device=device, verify=verify)
         if index in considered
-        else Decision(node, None, taken_by_others)
+        else Decision(node, None)
         for index, node in enumerate(graph.nodes)
     ]
     supported = [index for index, decision in enumerate(decisions) if decision.claimed]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-import statistics
 import sys
-import time
+import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -20,12 +19,10 @@ from rich.text import Text
 from opgraft import __version__
 from opgraft.errors import ModelError, OpgraftError
 from opgraft.graph import Array
-from opgraft.host import EP_NAME, library_path
+from opgraft.host import library_path
 from opgraft.report.terminal import printable, render
 
 WIDTH = 100
-TOLERANCE = 1e-4
-"""Largest difference from the CPU EP, relative to the largest magnitude, that counts as equal."""
 
 
 def console() -> Console:
@@ -84,10 +81,9 @@ def main() -> None:
 @provider_option
 def demo(options: tuple[tuple[str, str], ...]) -> None:
     """Run a packaged object detector on the EP and on the CPU EP, compare, and show its coverage."""
-    out = console()
     with as_file(files("opgraft") / "demo" / "detector.onnx") as model:
-        out.print(Text(f"A small object detector as PyTorch exports it, random weights: {model}"))
-        _run_and_compare(out, model, dict(options), sizes={"batch": 1, "height": 160, "width": 160}, inputs=None)
+        console().print(Text(f"A small object detector as PyTorch exports it, random weights: {model}"))
+        _run_model(model, dict(options), sizes={"batch": 1, "height": 160, "width": 160}, inputs=None)
 
 
 @main.command()
@@ -108,17 +104,13 @@ def run(
     options: tuple[tuple[str, str], ...],
 ) -> None:
     """Run MODEL on the EP, with random inputs unless --inputs gives them."""
-    out = console()
-    if compare:
-        results = _run_and_compare(out, model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs)
-    else:
-        results = _run_alone(out, model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs)
+    results = _run_model(model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs, compare=compare)
     if output is not None:
         try:
-            np.savez(output, **results)
+            _write_npz(output, results)
         except OSError as error:
             raise ModelError(f"{output}: cannot be written ({error})") from error
-        out.print(Text(f"outputs written to {output}"))
+        console().print(Text(f"outputs written to {output}"))
 
 
 @main.command()
@@ -239,79 +231,52 @@ def _feeds(session: Any, inputs: Path | None, sizes: dict[str, int]) -> dict[str
     return {name: given[name] for name in wanted}
 
 
-def _run(session: Any, feeds: dict[str, Array], runs: int) -> tuple[dict[str, Array], float]:
-    """The outputs by name, and the median seconds of a run after a first one that does not count."""
-    names = [each.name for each in session.get_outputs()]
-    try:
-        results = session.run(None, feeds)
-        seconds: list[float] = []
-        for _ in range(runs):
-            started = time.perf_counter()
-            session.run(None, feeds)
-            seconds.append(time.perf_counter() - started)
-    except Exception as error:  # whatever ONNX Runtime raises of a run, its words are what the user needs
-        raise ModelError(f"the run failed: {' '.join(str(error).split())}") from error
-    return dict(zip(names, results, strict=True)), statistics.median(seconds)
-
-
-def _run_alone(
-    out: Console, model: Path, options: dict[str, str], *, sizes: dict[str, int], inputs: Path | None, runs: int = 5
+def _run_model(
+    model: Path,
+    options: dict[str, str],
+    *,
+    sizes: dict[str, int],
+    inputs: Path | None,
+    runs: int = 5,
+    compare: bool = True,
 ) -> dict[str, Array]:
-    from opgraft.graph.onnx_source import load_model
-    from opgraft.sessions import open_session
-
-    load_model(model)
-    opened = open_session(model, options)
-    feeds = _feeds(opened.session, inputs, sizes)
-    results, seconds = _run(opened.session, feeds, runs)
-    _show_arrays(out, "inputs", feeds)
-    _show_arrays(out, "outputs", results)
-    assigned = ", ".join(f"{count} on {name}" for name, count in opened.assigned().items())
-    out.print(Text(f"nodes by ONNX Runtime's record: {assigned or 'none'}"))
-    out.print(Text(f"median of {runs} runs on {EP_NAME}: {1000 * seconds:.2f} ms"))
-    return results
-
-
-def _run_and_compare(
-    out: Console, model: Path, options: dict[str, str], *, sizes: dict[str, int], inputs: Path | None, runs: int = 5
-) -> dict[str, Array]:
+    """Run a model on the EP and, with `compare`, on the CPU EP; show what came of it, and return the outputs."""
+    from opgraft.comparison import TOLERANCE, largest_difference, run_timed
     from opgraft.graph.onnx_source import load_model
     from opgraft.sessions import open_cpu_session, open_session
 
+    out = console()
     load_model(model)
     opened = open_session(model, options)
     feeds = _feeds(opened.session, inputs, sizes)
-    results, seconds = _run(opened.session, feeds, runs)
-    expected, cpu_seconds = _run(open_cpu_session(model), feeds, runs)
+    outcome = run_timed(opened.session, feeds, runs)
     _show_arrays(out, "inputs", feeds)
-    _show_arrays(out, "outputs", results)
+    _show_arrays(out, "outputs", outcome.outputs)
     assigned = ", ".join(f"{count} on {name}" for name, count in opened.assigned().items())
     out.print(Text(f"nodes by ONNX Runtime's record: {assigned or 'none'}"))
-    out.print(Text(f"median of {runs} runs: {1000 * seconds:.2f} ms on the EP, {1000 * cpu_seconds:.2f} ms on the CPU EP"))
-    worst = max((_difference(results[name], expected[name]) for name in expected), default=0.0)
+    median = f"median of {runs} runs: {1000 * outcome.seconds:.2f} ms on the EP"
+    if not compare:
+        out.print(Text(median))
+        return outcome.outputs
+    expected = run_timed(open_cpu_session(model), feeds, runs)
+    worst = largest_difference(outcome.outputs, expected.outputs)
     equal = worst <= TOLERANCE
-    out.print(
-        Text(f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} ")
-        + Text("(equal)" if equal else f"(over {TOLERANCE})", "green" if equal else "red")
-    )
+    out.print(Text(f"{median}, {1000 * expected.seconds:.2f} ms on the CPU EP"))
+    verdict = Text("(equal)", "green") if equal else Text(f"(over {TOLERANCE})", "red")
+    out.print(Text(f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} ") + verdict)
     out.print()
     out.print(render(opened.coverage))
     if not equal:
         raise ModelError("the outputs differ from the CPU EP's")
-    return results
+    return outcome.outputs
 
 
-def _difference(output: Array, expected: Array) -> float:
-    """Largest difference relative to the largest magnitude expected; infinite where shapes, NaN or infinities differ."""
-    if output.shape != expected.shape:
-        return float("inf")
-    if output.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(output, expected) else float("inf")
-    finite = np.isfinite(expected)
-    if not np.array_equal(output[~finite], expected[~finite], equal_nan=True):
-        return float("inf")
-    scale = float(np.max(np.abs(expected[finite]), initial=0.0)) or 1.0
-    return float(np.max(np.abs(output[finite].astype(np.float64) - expected[finite]), initial=0.0)) / scale
+def _write_npz(path: Path, arrays: dict[str, Array]) -> None:
+    """What `np.savez` writes, for names that need not be Python's."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array.astype(str) if array.dtype == object else array)
 
 
 def _show_arrays(out: Console, title: str, arrays: dict[str, Array]) -> None:

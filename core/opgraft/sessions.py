@@ -78,8 +78,7 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
         raise _refusal(model, error) from error
     finally:
         observers.remove(observe)
-    decisions = seen[-1] if seen else Decisions(Graph("", (), (), (), {}, {}), "cpu", (), ())
-    return OpenedSession(session, coverage_of(decisions, model=model_name(model), source="session"))
+    return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
 def survey(model: Model, provider_options: Mapping[str, str] | None = None) -> Coverage:
@@ -110,7 +109,7 @@ def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) 
     options = parse_options(provider_options)
     device = default_device() if options.device == "auto" else options.device
     decisions = decide(graph_of_model(proto, folder), load_registry(options.registry), device=device)
-    return coverage_of(decisions, model=model_name(model), source="file", note=note)
+    return coverage_of([decisions], model=model_name(model), source="file", note=note)
 
 
 def open_cpu_session(model: Model) -> Any:
@@ -188,7 +187,7 @@ _ORT_TYPES: dict[str, np.dtype[Any]] = {
 
 def _source(model: Model) -> str | bytes:
     if isinstance(model, onnx.ModelProto):
-        return model.SerializeToString()
+        return bytes(model.SerializeToString())
     return model if isinstance(model, bytes) else str(model)
 
 

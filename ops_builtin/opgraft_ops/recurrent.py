@@ -31,9 +31,10 @@ ACTIVATIONS: dict[str, tuple[Callable[..., mx.array], dict[str, float | None]]] 
     "softplus": (lambda x: mx.logaddexp(x, 0), {}),
     "softsign": (lambda x: x / (1 + mx.abs(x)), {}),
     "tanh": (mx.tanh, {}),
-    "thresholdedrelu": (lambda x, alpha: mx.where(x >= alpha, x, 0), {"alpha": 1.0}),
+    "thresholdedrelu": (lambda x, alpha: mx.where(x >= alpha, x, 0), {"alpha": None}),
 }
-"""Each activation by its name in lower case, with what alpha and beta are where the node does not say (None: it must)."""
+"""Each activation by its name in lower case, with what alpha and beta are where the node does not say (None: it must,
+since ONNX gives no default, or ONNX Runtime takes another)."""
 
 
 @op("RNN", since=7, dtypes=TYPES)
@@ -46,7 +47,7 @@ def rnn(
     sequence_lens: Anywhere = None,
     initial_h=None,
     *,
-    activations=("Tanh", "Tanh"),
+    activations=("Tanh",) * 2,
     activation_alpha=(),
     activation_beta=(),
     clip=None,
@@ -85,9 +86,8 @@ def gru(
     linear_before_reset=0,
 ):
     """Gated recurrent units, gates in the order z, r, h. X: (T, N, I); Y: (T, D, N, H), Y_h: (D, N, H). ONNX GRU-22."""
-    gate, squash = activation_functions(
-        direction, 2, activations or ["Sigmoid", "Tanh"], activation_alpha, activation_beta, clip
-    )
+    activations = activations or ["Sigmoid", "Tanh"] * 2
+    gate, squash = activation_functions(direction, 2, activations, activation_alpha, activation_beta, clip)
     size = R.shape[2]
     recurrence = ctx.prepared(2, lambda given: mx.split(transposed_weights(given), [2 * size], axis=2))
     bias, candidate_bias = (None, 0) if B is None else ctx.prepared(3, partial(gru_biases, size, linear_before_reset))
@@ -137,9 +137,9 @@ def lstm(
     """Long short-term memory, gates in the order i, o, f, c. X: (T, N, I); Y: (T, D, N, H), Y_h and Y_c: (D, N, H).
     ONNX LSTM-22.
     """
-    gate, squash, squash_out = activation_functions(
-        direction, 3, activations or ["Sigmoid", "Tanh", "Tanh"], activation_alpha, activation_beta, clip
-    )
+    activations = activations or ["Sigmoid", "Tanh", "Tanh"] * 2
+    gate, squash, _ = activation_functions(direction, 3, activations, activation_alpha, activation_beta, clip)
+    *_, squash_out = activation_functions(direction, 3, activations, activation_alpha, activation_beta, None)
     recurrence = ctx.prepared(2, transposed_weights)
     bias = None if B is None else ctx.prepared(3, lambda given: sum(mx.split(given, 2, axis=1)))
     peepholes = None if P is None else ctx.prepared(7, lambda given: mx.split(widened(given)[:, None], 3, axis=-1))
@@ -196,6 +196,8 @@ def over_time(
     states = [mx.zeros(shape, projected.dtype) if each is None else widened(each) for each in initial]
     if layout:
         states = [each if given is None else mx.swapaxes(each, 0, 1) for each, given in zip(states, initial, strict=True)]
+    if lengths is not None or not steps:  # the final state of an empty sequence is zero, as in ONNX Runtime
+        states = [mx.where(False if lengths is None else (lengths > 0)[:, None], each, 0) for each in states]
     hidden = []
     for step in range(steps):
         new = cell(projected[:, step], *states)

@@ -1,13 +1,17 @@
-"""Operators that read or change shapes."""
+"""Operators that read or change shapes, and those that make arrays from a shape or from nothing."""
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Anywhere, Host, op
+from opgraft.ops import Anywhere, Host, op, to_device
+from opgraft.ops.arrays import device_from_storage
+
+SMALL = 1024
+"""An array of equal elements is made on the host up to this size, since it may be a shape."""
 
 
 @op("Shape")
@@ -16,18 +20,119 @@ def shape(data: Anywhere, *, start=0, end=None):
     return np.array(data.shape[slice(start, end)], np.int64)
 
 
-shape.host(shape.function)
+@op("Size")
+def size(data: Anywhere):
+    """The number of elements, as an int64 scalar. ONNX Size-25."""
+    return np.array(prod(data.shape), np.int64)
+
+
+@op("Identity")
+def identity(input: Anywhere):
+    """The input itself. ONNX Identity-25."""
+    return input
+
+
+@op("Reshape", until=4)
+def reshape_to_attribute(data, *, shape, consumed_inputs=None):
+    """data with another shape, which an attribute gives. ONNX Reshape-1."""
+    return data.reshape(target_shape(data.shape, shape, 0))
 
 
 @op("Reshape", since=5)
 def reshape(data, shape: Host, *, allowzero=0):
     """data with another shape; 0 keeps a dimension (unless allowzero), -1 takes what is left. ONNX Reshape-25."""
-    return mx.reshape(data, target_shape(data.shape, shape, allowzero))
+    return data.reshape(target_shape(data.shape, shape, allowzero))
 
 
-@reshape.host
-def reshape_on_host(data, shape, *, allowzero=0):
-    return np.reshape(data, target_shape(data.shape, shape, allowzero))
+@op("Flatten")
+def flatten(input, *, axis=1):
+    """A matrix: the dimensions before axis make its rows, the others its columns. ONNX Flatten-25."""
+    return input.reshape([prod(input.shape[:axis]), prod(input.shape[axis:])])
+
+
+@op("Squeeze", until=12)
+def squeeze_attribute(data, *, axes=()):
+    """data without the dimensions `axes`, each of size 1; without axes, without all of size 1. ONNX Squeeze-11."""
+    return data.reshape(shape_without(data.shape, axes))
+
+
+@op("Squeeze", since=13)
+def squeeze(data, axes: Host | None = None):
+    """data without the dimensions `axes`, each of size 1; without axes, without all of size 1. ONNX Squeeze-25."""
+    return data.reshape(shape_without(data.shape, () if axes is None else axes))
+
+
+@op("Unsqueeze", until=12)
+def unsqueeze_attribute(data, *, axes):
+    """data with new dimensions of size 1 at the places `axes` of the result. ONNX Unsqueeze-11."""
+    return data.reshape(shape_with(data.shape, axes))
+
+
+@op("Unsqueeze", since=13)
+def unsqueeze(data, axes: Host):
+    """data with new dimensions of size 1 at the places `axes` of the result. ONNX Unsqueeze-25."""
+    return data.reshape(shape_with(data.shape, axes))
+
+
+@op("Transpose")
+def transpose(data, *, perm=None):
+    """Dimension i of the result is dimension perm[i] of data; without perm, in reverse order. ONNX Transpose-25."""
+    return mx.transpose(data, perm)
+
+
+@transpose.host
+def transpose_on_host(data, *, perm=None):
+    return np.transpose(data, perm)
+
+
+for either in (
+    *(shape, size, identity, reshape_to_attribute, reshape, flatten),
+    *(squeeze_attribute, squeeze, unsqueeze_attribute, unsqueeze),
+):
+    either.host(either.function)  # what these do to an MLX array, they do to a NumPy array
+
+
+@op("Constant")
+def constant(ctx, *, value=None, value_int=None, value_ints=None, value_float=None, value_floats=None):
+    """The value of the one attribute given: a tensor, int64 or float32. ONNX Constant-25."""
+    if value is not None:
+        return device_from_storage(value, "bfloat16") if _makes_bfloat16(ctx) else value
+    if value_int is not None or value_ints is not None:
+        return np.array(value_ints if value_int is None else value_int, np.int64)
+    return np.array(value_floats if value_float is None else value_float, np.float32)
+
+
+@op("ConstantOfShape")
+def constant_of_shape(ctx, input: Host, *, value=None):
+    """An array of shape `input` whose elements are all `value`, a float32 zero by default. ONNX ConstantOfShape-25."""
+    value = np.zeros(1, np.float32) if value is None else value
+    sizes = [int(each) for each in input]
+    if _makes_bfloat16(ctx):
+        return mx.full(sizes, device_from_storage(value, "bfloat16"))
+    if prod(sizes) <= SMALL:
+        return np.full(sizes, value)
+    return mx.full(sizes, to_device(value))
+
+
+@op("Range")
+def range_(ctx, start: Host, limit: Host, delta: Host, *, stash_type=1):
+    """start, start + delta, start + 2 delta and so on, short of limit. Each a single number. ONNX Range-27.
+
+    Floats are summed step by step, as ONNX Runtime does it, 16-bit ones in float32.
+    """
+    start, limit, delta = (each.reshape(()) for each in (start, limit, delta))
+    wide = np.result_type(start, np.float32) if start.dtype.kind == "f" else start.dtype
+    count = max(0, ceil(float(limit.astype(wide) - start.astype(wide)) / float(delta)))
+    steps = np.full(count, delta, wide)
+    steps[:1] = start
+    values = np.add.accumulate(steps, dtype=wide)
+    return to_device(values).astype(mx.bfloat16) if _makes_bfloat16(ctx) else values.astype(start.dtype)
+
+
+@range_.condition
+def _(node):
+    stash = node.attributes.get("stash_type", 1)
+    node.require(stash == 1, f"stash_type {stash}: Range sums in float32 only")
 
 
 def target_shape(current, shape, allowzero):
@@ -37,3 +142,29 @@ def target_shape(current, shape, allowzero):
         rest = prod(size for size in target if size != -1)
         target[target.index(-1)] = prod(current) // rest if rest else 0
     return target
+
+
+def shape_without(current, axes):
+    """`current` less its dimensions `axes`; where there are none, less all those of size 1."""
+    dropped = {range(len(current))[int(axis)] for axis in np.ravel(axes)}
+    dropped = dropped or {axis for axis, size in enumerate(current) if size == 1}
+    if any(current[axis] != 1 for axis in dropped):
+        raise ValueError(
+            f"only dimensions of size 1 can be squeezed; axes {sorted(dropped)} of {list(current)} are not"
+        )
+    return [size for axis, size in enumerate(current) if axis not in dropped]
+
+
+def shape_with(current, axes):
+    """`current` and new dimensions of size 1, at the places `axes` of the result."""
+    rank = len(current) + np.size(axes)
+    places = {range(rank)[int(axis)] for axis in np.ravel(axes)}
+    if len(places) != np.size(axes):
+        raise ValueError(f"axes {np.ravel(axes).tolist()} name a dimension twice")
+    old = iter(current)
+    return [1 if axis in places else next(old) for axis in range(rank)]
+
+
+def _makes_bfloat16(ctx):
+    """True where the node's output is bfloat16, whose elements NumPy cannot hold."""
+    return ctx.node.outputs[0].dtype == "bfloat16"

@@ -1,7 +1,7 @@
 """ONNX's own node cases, run through the handlers without ONNX Runtime.
 
-    python tests/conformance/onnx_node_cases.py            # a summary of all
-    python tests/conformance/onnx_node_cases.py Conv Pad   # the cases whose models hold these operators
+python tests/conformance/onnx_node_cases.py            # a summary of all
+python tests/conformance/onnx_node_cases.py Conv Pad   # the cases whose models hold these operators
 """
 
 from __future__ import annotations

@@ -5,19 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from zoo import RealModel
 
+from opgraft.comparison import difference
 from opgraft.host import EP_NAME
 from opgraft.sessions import OpenedSession, open_cpu_session, open_session
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Nodes by ONNX Runtime's own record; the largest difference of any output, relative to the largest magnitude of the
-    CPU's; median seconds of a run at the first size."""
+    """Nodes by ONNX Runtime's own record; the largest difference of any output, relative to the largest magnitude of
+    the CPU's; median seconds of a run at the first size."""
 
     model: str
     nodes_on_ep: int
@@ -73,12 +72,3 @@ def assignment(opened: OpenedSession) -> tuple[int, int, int]:
     subgraphs = list(opened.session.get_provider_graph_assignment_info())
     ours = [len(subgraph.get_nodes()) for subgraph in subgraphs if subgraph.ep_name == EP_NAME]
     return sum(ours), len(ours), sum(len(subgraph.get_nodes()) for subgraph in subgraphs)
-
-
-def difference(output: Any, expected: Any) -> float:
-    """Largest difference, relative to the largest magnitude of `expected`; infinite where the shapes differ."""
-    if output.shape != expected.shape or output.dtype != expected.dtype:
-        return float("inf")
-    scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
-    worst = float(np.max(np.abs(output.astype(np.float64) - expected), initial=0.0)) / scale
-    return worst if np.isfinite(worst) else float("inf")

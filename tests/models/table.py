@@ -10,7 +10,16 @@ from zoo import MODELS
 
 def main() -> None:
     table = Table(title="Real models on the execution provider, and on the CPU EP in the same run")
-    for heading in ("model", "nodes on EP", "%", "subgraphs", "difference", "session ms (CPU)", "run ms (CPU)", "ratio"):
+    for heading in (
+        "model",
+        "nodes on EP",
+        "%",
+        "subgraphs",
+        "difference",
+        "session ms (CPU)",
+        "run ms (CPU)",
+        "ratio",
+    ):
         table.add_column(heading, justify="left" if heading == "model" else "right")
     for model in MODELS:
         found = measure(model)

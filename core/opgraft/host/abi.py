@@ -46,7 +46,9 @@ class Member(NamedTuple):
     """The C body of a function that needs no Python."""
 
 
-_FUNCTION = re.compile(r"(?P<slot>\d+)\s+(?P<returns>.*?[\s*])(?P<name>\w+)\((?P<parameters>.*?)\)(\s*=\s*(?P<body>\{.*\}))?")
+_FUNCTION = re.compile(
+    r"(?P<slot>\d+)\s+(?P<returns>.*?[\s*])(?P<name>\w+)\((?P<parameters>.*?)\)(\s*=\s*(?P<body>\{.*\}))?"
+)
 _DATA = re.compile(r"\d+\s+(?P<type>\w+) (?P<name>\w+)")
 
 
@@ -75,12 +77,27 @@ def _members(table: str) -> tuple[Member, ...]:
     return tuple(members)
 
 
-OPAQUE_TYPES: Final = tuple(
-    """
-    OrtEnv OrtEpApi OrtEpDevice OrtEpGraphSupportInfo OrtGraph OrtHardwareDevice OrtKernelContext OrtKeyValuePairs
-    OrtLogger OrtMemoryInfo OrtNode OrtNodeComputeContext OrtOpAttr OrtSessionOptions OrtStatus OrtTensorTypeAndShapeInfo
-    OrtTypeInfo OrtValue OrtValueInfo OrtAllocator OrtDataTransferImpl
-    """.split()
+OPAQUE_TYPES: Final = (
+    "OrtAllocator",
+    "OrtDataTransferImpl",
+    "OrtEpApi",
+    "OrtEpDevice",
+    "OrtEpGraphSupportInfo",
+    "OrtGraph",
+    "OrtHardwareDevice",
+    "OrtKernelContext",
+    "OrtKeyValuePairs",
+    "OrtLogger",
+    "OrtMemoryInfo",
+    "OrtNode",
+    "OrtNodeComputeContext",
+    "OrtOpAttr",
+    "OrtSessionOptions",
+    "OrtStatus",
+    "OrtTensorTypeAndShapeInfo",
+    "OrtTypeInfo",
+    "OrtValue",
+    "OrtValueInfo",
 )
 
 ORT_API: Final = _functions(

@@ -10,7 +10,6 @@ import numpy as np
 from opgraft.engine import Program
 from opgraft.errors import ContractError
 from opgraft.graph import Array, Value
-from opgraft.graph.element_types import STORAGE
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import OK, callback, check
 from opgraft.host.tensors import array_at, array_of_view
@@ -45,17 +44,13 @@ class FusedNode:
 def _write(context: Any, index: int, result: mx.array | Array, declared: Value) -> None:
     found = element_type(result)
     if declared.dtype is not None and found != declared.dtype:
-        raise ContractError(f"output {declared.name!r} was computed as {found}, and the model declares {declared.dtype}")
-    if found == "bfloat16":
-        result = result.view(mx.uint16)
+        raise ContractError(f"output {declared.name!r} came out as {found}, and the model declares {declared.dtype}")
+    if isinstance(result, mx.array) and result.dtype == mx.bfloat16:
+        result = result.view(mx.uint16, stream=mx.cpu)  # NumPy has no bfloat16
     elements = np.array(result, copy=False)
-    shape = elements.shape
     data = ffi.new("void **")
-    check(lib.open_output(context, index, shape, len(shape), data))
-    if elements.size:
-        storage = STORAGE[found]
-        assert storage is not None
-        np.copyto(array_at(data[0], shape, storage), elements)
+    check(lib.open_output(context, index, elements.shape, elements.ndim, data))
+    np.copyto(array_at(data[0], elements.shape, elements.dtype), elements)
 
 
 @callback("OrtNodeComputeInfo_Compute")

@@ -139,8 +139,10 @@ def _key_values(pairs: Any) -> Mapping[str, str]:
 
 
 @callback("OrtEpFactory_GetSupportedDevices")
-def _get_supported_devices(this: Any, hardware: Any, hardware_count: int, devices: Any, capacity: int, count: Any) -> Any:
-    made = Factory.live[this].supported_devices([hardware[index] for index in range(hardware_count)])
+def _get_supported_devices(
+    this: Any, hardware: Any, hardware_count: int, devices: Any, capacity: int, count: Any
+) -> Any:
+    made = Factory.live[this].supported_devices(ffi.unpack(hardware, hardware_count))
     for index, device in enumerate(made[:capacity]):
         devices[index] = device
     count[0] = min(len(made), capacity)
@@ -151,9 +153,8 @@ def _get_supported_devices(this: Any, hardware: Any, hardware_count: int, device
 def _create_ep(
     this: Any, hardware: Any, metadata: Any, count: int, session_options: Any, logger: Any, created: Any
 ) -> Any:
-    created[0] = Factory.live[this].create_provider(
-        [hardware[index] for index in range(count)], session_options, Logger(logger)
-    )
+    chosen = ffi.unpack(hardware, count)
+    created[0] = Factory.live[this].create_provider(chosen, session_options, Logger(logger))
     return OK
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+from typing import Final
 
-from opgraft.host import registration_names
 from opgraft.host._ep import ffi, lib
 from opgraft.host.logger import Logger
 from opgraft.host.requirements import api_version_of, require_mlx
 
-_SHUT_DOWN_MILLISECONDS = 2000
+_SHUT_DOWN_MILLISECONDS: Final = 2000
+"""How long the end of the interpreter waits for runs that are under way in other threads."""
 
 
 def create_factory(registration_name: bytes, api_base: int, logger: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class Options:
     )
     registry: str | None = _text(help="Path of the registry.yaml to use in place of the shipped one.")
     verify: bool = _switch(default="on", help="Translate each node once on stand-in inputs before it is claimed.")
-    log_declined: bool = _switch(default="off", help="Log each node that is not claimed, with the reasons, as a warning.")
+    log_declined: bool = _switch(default="off", help="Log each node that is not claimed, with its reasons.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,11 @@ class LiveGraph:
 def read_graph(ort_graph: Any) -> LiveGraph:
     """Read an OrtGraph, with the bodies of its nodes.
 
-    Constants that it or its bodies take from graphs around it count as its own initializers.
+    Constants that it or its bodies take from graphs around it count as its own initializers. Initializers of one name
+    have one identity in all graphs that are read during one callback, except for those of bodies.
     """
     reader = _Reader()
-    graph, constants, nodes = reader.graph(ort_graph)
-    graph.initializers.update(constants)
+    graph, _, nodes = reader.graph(ort_graph, outermost=True)
     by_node = {id(node): (pointer, taken) for node, pointer, taken in nodes}
     found = [by_node[id(node)] for node in graph.nodes]
     assigned = frozenset(index for index, (_, taken) in enumerate(found) if taken)
@@ -110,18 +110,26 @@ class _Reader:
         self._outer_constants: dict[int, Initializer] = {}
         self._resize(64)
 
-    def graph(self, ort_graph: Any) -> tuple[Graph, _Constants, list[tuple[Node, Any, bool]]]:
+    def graph(
+        self, ort_graph: Any, *, outermost: bool = False
+    ) -> tuple[Graph, _Constants, list[tuple[Node, Any, bool]]]:
         """The graph, the constants that it takes from around it, and its nodes with their pointers in ORT's order; the
-        flag says whether an execution provider has taken the node."""
-        initializers = {}
+        flag says whether an execution provider has taken the node. The outermost graph takes those constants in."""
+        initializers: _Constants = {}
         for address in self._infos(lib.ort_Graph_GetNumInitializers, lib.ort_Graph_GetInitializers, ort_graph):
-            initializer = self._initializer(address)
+            initializer = self._initializer(address, shared=outermost)
             initializers[initializer.value.name] = initializer
         outer: _Constants = {}
         nodes = [self._node(pointer, outer) for pointer in self._node_pointers(ort_graph)]
         inputs = self._infos(lib.ort_Graph_GetNumInputs, lib.ort_Graph_GetInputs, ort_graph)
         outputs = self._infos(lib.ort_Graph_GetNumOutputs, lib.ort_Graph_GetOutputs, ort_graph)
+        formals, results = self._present(inputs), self._present(outputs)
         self._note_outer_constants(outputs, outer)
+        produced = (output.name for node, _, _ in nodes for output in node.outputs if output is not None)
+        for own in chain((value.name for value in formals), initializers, produced):
+            outer.pop(own, None)
+        if outermost:
+            initializers.update(outer)
         try:
             ordered = topologically_sorted([node for node, _, _ in nodes])
         except ValueError as error:
@@ -130,19 +138,12 @@ class _Reader:
         check(lib.ort_Graph_GetName(ort_graph, name))
         graph = Graph(
             name=_text(name[0]),
-            inputs=self._present(inputs),
-            outputs=self._present(outputs),
+            inputs=formals,
+            outputs=results,
             nodes=ordered,
             initializers=initializers,
             opsets=_opsets(ort_graph),
         )
-        defined = chain(
-            (value.name for value in graph.inputs),
-            initializers,
-            (output.name for node in ordered for output in node.outputs if output is not None),
-        )
-        for own in defined:
-            outer.pop(own, None)
         return graph, outer, nodes
 
     def values_of(self, node: Any) -> tuple[_Values, _Values, _Values]:
@@ -203,19 +204,20 @@ class _Reader:
         value = Value(name, *_type(view)) if name else None
         self._values[address] = value
         if value is not None and view.outer and view.constant:
-            self._outer_constants[address] = self._reading(value, info, constant=True)
+            self._outer_constants[address] = self._reading(value, info, constant=True, shared=True)
         return value
 
-    def _initializer(self, address: int) -> Initializer:
+    def _initializer(self, address: int, *, shared: bool) -> Initializer:
         info = ffi.cast("const OrtValueInfo *", address)
         check(lib.read_value(info, self._value_view))
         constant = bool(self._value_view.constant)
         value = Value(_text(self._value_view.name), *_type(self._value_view))
         self._values[address] = value
-        return self._reading(value, info, constant=constant)
+        return self._reading(value, info, constant=constant, shared=shared)
 
-    def _reading(self, value: Value, info: Any, *, constant: bool) -> Initializer:
-        return Initializer(value, partial(self.source.elements, value.name, info), constant)
+    def _reading(self, value: Value, info: Any, *, constant: bool, shared: bool) -> Initializer:
+        read = partial(self.source.elements, value.name, info)
+        return Initializer(value, read, constant, identity=value.name if shared else object())
 
     def _note_outer_constants(self, addresses: Iterable[int], outer: _Constants) -> None:
         for address in addresses:

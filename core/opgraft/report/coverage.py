@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from opgraft.claims import Decisions
+from opgraft.claims import Decision, Decisions
 from opgraft.graph import Node
 from opgraft.registry import Reason
 
@@ -36,7 +36,7 @@ class OperatorCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What opgraft does with a model. Nodes of control-flow bodies count; they are claimed with the node that owns them.
+    """What opgraft does with a model. Nodes of bodies count; they are claimed with the node that owns them.
 
     Attributes:
         model: its name.
@@ -73,21 +73,41 @@ class Coverage:
         return 100.0 * self.claimed / self.nodes if self.nodes else 100.0
 
 
-def coverage_of(decisions: Decisions, *, model: str, source: str, note: str | None = None) -> Coverage:
-    """The coverage that a set of decisions means."""
+def coverage_of(
+    passes: Sequence[Decisions], *, model: str, source: str, note: str | None = None, device: str = "cpu"
+) -> Coverage:
+    """The coverage that the decisions about a model mean.
+
+    Args:
+        passes: what was decided each time the graph was shown. ONNX Runtime shows it again after it has replaced
+            declined nodes by the functions that define them.
+        model, source, note: see `Coverage`.
+        device: where `passes` is empty.
+    """
+    decided: dict[tuple[str, ...], Decision] = {}
+    sizes: list[int] = []
+    for each in passes:
+        present = {_identity(node) for node in each.graph.nodes}
+        decided = {key: decision for key, decision in decided.items() if decision.claimed or key in present}
+        decided.update((_identity(one.node), one) for one in each.decisions if one.claimed or one.reasons)
+        sizes += [sum(_size(each.graph.nodes[index]) for index in cluster) for cluster in each.clusters]
+    operators = _by_operator(decided.values())
+    device = passes[-1].device if passes else device
+    return Coverage(model, source, note, device, operators, tuple(sorted(sizes, reverse=True)))
+
+
+def _by_operator(decisions: Iterable[Decision]) -> tuple[OperatorCoverage, ...]:
     claimed: dict[str, int] = {}
     packs: dict[str, dict[str, None]] = {}
     declined: dict[str, dict[Reason, list[str]]] = {}
     for node, reasons, pack in _every_node(decisions):
         operator = node.operator
-        if reasons is None:
-            claimed[operator] = claimed.get(operator, 0) + 1
-            if pack is not None:
-                packs.setdefault(operator, {})[pack] = None
-        else:
-            of_operator = declined.setdefault(operator, {})
-            for reason in reasons[:1]:
-                of_operator.setdefault(reason, []).append(node.label)
+        if reasons:
+            declined.setdefault(operator, {}).setdefault(reasons[0], []).append(node.label)
+            continue
+        claimed[operator] = claimed.get(operator, 0) + 1
+        if pack is not None:
+            packs.setdefault(operator, {})[pack] = None
     operators = [
         OperatorCoverage(
             operator,
@@ -101,20 +121,22 @@ def coverage_of(decisions: Decisions, *, model: str, source: str, note: str | No
         )
         for operator in {**claimed, **declined}
     ]
-    operators.sort(key=lambda each: (-each.declined, -each.claimed, each.operator))
-    sizes = sorted((sum(_size(decisions.graph.nodes[i]) for i in cluster) for cluster in decisions.clusters), reverse=True)
-    return Coverage(model, source, note, decisions.device, tuple(operators), tuple(sizes))
+    return tuple(sorted(operators, key=lambda each: (-each.declined, -each.claimed, each.operator)))
 
 
-def _every_node(decisions: Decisions) -> Iterator[tuple[Node, tuple[Reason, ...] | None, str | None]]:
-    """Each node with the reasons why it is declined (None where it is claimed) and the pack that takes it."""
-    for decision in decisions.decisions:
-        pack = decision.candidate.pack if decision.candidate else None
-        yield decision.node, None if decision.claimed else decision.reasons, pack
-        outside = (Reason(None, f"its owner, {decision.node.label!r}, is declined"),)
+def _every_node(decisions: Iterable[Decision]) -> Iterator[tuple[Node, tuple[Reason, ...], str | None]]:
+    """Each node, bodies included, with the reasons why it is declined (none: claimed) and the pack that takes it."""
+    for decision in decisions:
+        yield decision.node, decision.reasons, decision.candidate.pack if decision.candidate else None
+        outside = () if decision.claimed else (Reason(None, f"its owner, {decision.node.label!r}, is declined"),)
         for body in decision.node.bodies.values():
             for inner in body.all_nodes():
-                yield inner, None if decision.claimed else outside, None
+                yield inner, outside, None
+
+
+def _identity(node: Node) -> tuple[str, ...]:
+    """What tells a node from every other of its graph: the values that it produces."""
+    return tuple("" if value is None else value.name for value in node.outputs)
 
 
 def _size(node: Node) -> int:

@@ -27,7 +27,8 @@ def render(coverage: Coverage) -> RenderableType:
 
 
 def _summary(coverage: Coverage) -> Iterable[str]:
-    yield f"{printable(coverage.model)}: {coverage.claimed} of {coverage.nodes} nodes on the EP ({coverage.percentage:.1f}%)"
+    share = f"{coverage.claimed} of {coverage.nodes} nodes on the EP ({coverage.percentage:.1f}%)"
+    yield f"{printable(coverage.model)}: {share}"
     sizes = ", ".join(map(str, coverage.subgraphs[:8])) + (", ..." if len(coverage.subgraphs) > 8 else "")
     yield f"subgraphs: {len(coverage.subgraphs)}" + (f" (nodes in each: {sizes})" if sizes else "")
     yield f"MLX device: {coverage.device}"

@@ -10,9 +10,9 @@ The weights are random, from a fixed seed, and never trained: the detections mea
 spread. The batch normalisation statistics are measured on synthetic images, so every layer sees inputs of ordinary
 scale.
 
-Command, run in this folder (it writes ``detector.onnx`` next to this file, and checks it with ONNX Runtime)::
+Command, run at the top of the tree (it writes ``core/opgraft/demo/detector.onnx``, and checks it)::
 
-    python make_detector.py
+    python bench/make_detector.py
 
 Requirements: Python 3.11 or newer, and ``pip install torch==2.13.0 onnx onnxscript onnxruntime``.
 """
@@ -350,7 +350,7 @@ def check(path: Path, model: Detector) -> None:
 def main() -> None:
     """Build the model, write it, check it, and print what it holds."""
     parser = argparse.ArgumentParser(description="Build the demo's object detector as an ONNX file.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("detector.onnx"))
+    parser.add_argument("--output", type=Path, default=Path("core/opgraft/demo/detector.onnx"))
     output = parser.parse_args().output
 
     torch.set_num_threads(1)  # one order of summation, so that a rerun gives the same statistics

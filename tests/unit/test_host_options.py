@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import host_models
+import onnxruntime
+import pytest
+
+import opgraft.host as host
+from opgraft.errors import OptionError
+from opgraft.host.devices import chosen_device, default_device, gpu_backend
+from opgraft.host.options import Options, known_options, parse_options
+
+
+def test_defaults() -> None:
+    assert parse_options({}) == Options(device="auto", registry=None, verify=True, log_declined=False)
+
+
+def test_every_value_is_understood() -> None:
+    for row in known_options():
+        assert row.help
+        for value in row.values or ("some text",):
+            parse_options({row.name: value})
+        assert parse_options({row.name: row.default}) == Options()
+
+
+def test_values_become_what_the_fields_hold() -> None:
+    options = parse_options({"device": "cpu", "registry": "a.yaml", "verify": "off", "log_declined": "on"})
+    assert options == Options(device="cpu", registry="a.yaml", verify=False, log_declined=True)
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"'devise' \(did you mean 'device'\?\).*device, registry, verify"):
+        parse_options({"devise": "cpu"})
+
+
+def test_an_unknown_value_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"'verify' has no value 'true'; its values are on, off"):
+        parse_options({"verify": "true"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devise": "cpu"}, "did you mean 'device'"),
+        ({"device": "tpu"}, "its values are auto, cpu, gpu"),
+        ({"registry": "/no/such/registry.yaml"}, "/no/such/registry.yaml"),
+    ],
+)
+def test_the_message_reaches_whoever_makes_the_session(options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        host_models.open_session(host_models.add_model(), options)
+
+
+def test_options_reach_the_provider_by_name_too() -> None:
+    host.register()
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):
+        pytest.skip("this onnxruntime takes plugin providers from session options only")
+    model = host_models.add_model().SerializeToString()
+    with pytest.raises(RuntimeError, match="unknown option 'devise'"):
+        onnxruntime.InferenceSession(model, providers=[(host.EP_NAME, {"devise": "cpu"})], enable_fallback=0)
+
+
+def test_the_device_follows_option_and_hardware() -> None:
+    assert chosen_device("cpu", gpu_chosen=True, gpu_offered=True) == "cpu"
+    assert chosen_device("auto", gpu_chosen=True, gpu_offered=True) == "gpu"
+    assert chosen_device("auto", gpu_chosen=False, gpu_offered=True) == "cpu"
+    assert chosen_device("auto", gpu_chosen=False, gpu_offered=False) == default_device()
+
+
+@pytest.mark.skipif(gpu_backend() is not None, reason="MLX has a GPU backend here")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(OptionError, match="no GPU backend"):
+        chosen_device("gpu", gpu_chosen=False, gpu_offered=False)
+
+
+def test_declined_nodes_are_logged_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    model = host_models.model_of(
+        [host_models.helper.make_node("Add", ["x", "x"], ["z"], name="the sum")],
+        {"x": (host_models.TensorProto.STRING, [2])} if False else {"x": (host_models.TensorProto.DOUBLE, [2])},
+        {"z": (host_models.TensorProto.DOUBLE, [2])},
+    )
+    registry = "deny everything"
+    del registry
+    host_models.open_session(model, {"log_declined": "on"}, quiet=False)
+    capfd.readouterr()
