@@ -22,6 +22,10 @@ lint: $(VENV)/.installed-dev
 models: $(VENV)/.installed-dev
 	$(BIN)/python tests/models/table.py
 
+# ONNX's own node cases; writes docs/coverage.md and raises tests/conformance/floor.txt.
+conformance: $(VENV)/.installed-dev
+	$(BIN)/python tests/conformance/run.py
+
 bench-partition: $(VENV)/.installed-dev
 	$(BIN)/python bench/partition.py
 

@@ -57,11 +57,9 @@ def decide(
         verify: try each claim on stand-in inputs before it counts.
         candidates: the indices of the nodes to consider. Default: all of them.
     """
-    considered = range(len(graph.nodes)) if candidates is None else candidates
+    considered = range(len(graph.nodes)) if candidates is None else frozenset(candidates)
     decisions = [
-        decide_node(node, registry, device=device, verify=verify)
-        if index in considered
-        else Decision(node, None)
+        decide_node(node, registry, device=device, verify=verify) if index in considered else Decision(node, None)
         for index, node in enumerate(graph.nodes)
     ]
     supported = [index for index, decision in enumerate(decisions) if decision.claimed]

@@ -101,7 +101,8 @@ def build_plan(graph: Graph, inputs: Sequence[str] | None = None, outputs: Seque
     Raises:
         ModelError: a node reads a name that nothing defines, or the nodes form a cycle.
     """
-    by_name = {value.name: value for value in (*graph.inputs, *graph.outputs)}
+    read = (value for node in graph.nodes for value in node.inputs if value is not None)
+    by_name = {value.name: value for value in (*read, *graph.inputs, *graph.outputs)}
     if inputs is None:
         inputs = [value.name for value in graph.inputs if not _is_constant(graph, value.name)]
     formals = [by_name.get(name, Value(name)) for name in inputs]
@@ -153,12 +154,8 @@ class _Scope:
         return name
 
     def plan(self, outputs: Sequence[str]) -> Plan:
-        try:
-            nodes = topologically_sorted(self.graph.nodes)
-        except ValueError as error:
-            raise ModelError(f"graph {self.graph.name!r}: {error}") from error
         read: list[tuple[Node, list[str | None], dict[str, _Scope], dict[str, Plan]]] = []
-        for node in nodes:
+        for node in topologically_sorted(self.graph.nodes):
             names = [None if value is None else self.use(value.name) for value in node.inputs]
             scopes: dict[str, _Scope] = {}
             plans: dict[str, Plan] = {}

@@ -16,10 +16,11 @@ from onnx.reference import ReferenceEvaluator
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import Program
-from opgraft.graph import Array, Graph, normalized_domain
+from opgraft.errors import ContractError, ModelError
+from opgraft.graph import ONNX_DOMAIN, Array, Graph
 from opgraft.graph.element_types import ONNX_OF_NAME
 from opgraft.graph.onnx_source import graph_of_model
-from opgraft.ops.arrays import to_host
+from opgraft.ops.arrays import element_type, to_host
 from opgraft.plan import build_plan
 from opgraft.registry import Registry, load_registry
 
@@ -51,13 +52,14 @@ def node_model(
         attributes: the node's attributes.
     """
     domain, _, op_type = operator.rpartition("::")
+    domain = "" if domain == ONNX_DOMAIN else domain
     names = ["" if array is None else f"x{index}" for index, array in enumerate(inputs)]
     results = [f"y{index}" for index in range(outputs)]
     node = helper.make_node(op_type, names, results, domain=domain, name="node", **attributes)
     opsets = [helper.make_opsetid(domain, opset)]
-    if normalized_domain(domain) != "ai.onnx":
+    if domain:
         opsets.append(helper.make_opsetid("", 21))
-    given = [(index, name, np.asarray(array)) for index, (name, array) in enumerate(zip(names, inputs, strict=True)) if name]
+    given = [(index, names[index], np.asarray(array)) for index, array in enumerate(inputs) if array is not None]
     formals = [
         helper.make_tensor_value_info(
             name,
@@ -97,10 +99,29 @@ def decisions_for(model: onnx.ModelProto, registry: Registry | None = None, devi
 def run_model(
     model: onnx.ModelProto, inputs: Mapping[str, Array], registry: Registry | None = None, device: str = "cpu"
 ) -> list[Array]:
-    """Run a whole model through the handlers, without ONNX Runtime."""
-    plan = build_plan(graph_of_model(model))
+    """Run a whole model through the handlers, without ONNX Runtime. An input that has an initializer may be left out.
+
+    Raises:
+        ModelError: `inputs` lacks one of the model's.
+        ContractError: an output is of another element type than the model says.
+    """
+    graph = graph_of_model(model)
+    plan = build_plan(graph)
     program = Program(plan, registry or load_registry(), device)
-    return [to_host(each) for each in program.run([inputs[value.name] for value in plan.inputs])]
+    outputs = program.run([_given(graph, inputs, value.name) for value in plan.inputs])
+    for value, output in zip(plan.output_values, outputs, strict=True):
+        found = element_type(output)
+        if value.dtype is not None and found != value.dtype:
+            raise ContractError(f"output {value.name!r} came out as {found}, and the model says {value.dtype}")
+    return [to_host(each) for each in outputs]
+
+
+def _given(graph: Graph, inputs: Mapping[str, Array], name: str) -> Array:
+    if name in inputs:
+        return inputs[name]
+    if name in graph.initializers:
+        return graph.initializers[name].read()
+    raise ModelError(f"the model's input {name!r} is not given")
 
 
 def reference_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array], reference: Reference = "cpu") -> list[Array]:
@@ -128,8 +149,8 @@ def check_model(
 
     Args:
         reference: which one, or the expected outputs themselves.
-        tolerance: largest error allowed, relative to the largest finite magnitude of the expected output (1 where that is
-            less). Integers and booleans must be equal.
+        tolerance: largest error allowed, relative to the largest finite magnitude of the expected output (1 where that
+            is less). Integers and booleans must be equal.
 
     Returns:
         The outputs.
@@ -161,18 +182,23 @@ def check_node(
     proto = node_model(operator, inputs, **model)
     fixed = model.get("constant", ())
     given = {f"x{index}": each for index, each in enumerate(inputs) if each is not None and index not in fixed}
-    return check_model(
-        proto, given, reference=reference, tolerance=tolerance, registry=registry, device=device
-    )
+    return check_model(proto, given, reference=reference, tolerance=tolerance, registry=registry, device=device)
 
 
-def check_declined(operator: str, *inputs: Array | None, because: str, registry: Registry | None = None, **model: Any) -> None:
+def check_declined(
+    operator: str,
+    *inputs: Array | None,
+    because: str,
+    registry: Registry | None = None,
+    device: str = "cpu",
+    **model: Any,
+) -> None:
     """Check that a one-node model is declined, with a reason that holds the text `because`.
 
     Raises:
         AssertionError: it is claimed, or declined for another reason.
     """
-    declined = decisions_for(node_model(operator, inputs, **model), registry).declined
+    declined = decisions_for(node_model(operator, inputs, **model), registry, device).declined
     assert declined, f"{operator} is claimed, and should be declined because {because!r}"
     reasons = [str(reason) for _, each in declined for reason in each]
     assert any(because in reason for reason in reasons), f"{operator} is declined because {reasons}, not {because!r}"

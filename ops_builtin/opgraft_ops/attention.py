@@ -1,1 +1,292 @@
-"""Attention and what surrounds it."""
+"""Attention and what surrounds it. Heads stand before the sequence inside: (batch, heads, sequence, head size)."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import mlx.core as mx
+
+from opgraft.graph.element_types import NAME_OF_ONNX
+from opgraft.ops import BOOL, FLOATS, INTEGERS, Context, op
+from opgraft.ops.arrays import MLX_TYPE
+
+RAW, CAPPED, BIASED, SOFTMAX = range(4)
+"""What Attention's qk_matmul_output_mode asks for."""
+
+SMALL_FLOATS = FLOATS - {"float64"}
+
+UPDATE_RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
+"""Of each rule of LinearAttention, whether it decays its state, and whether it corrects what it writes."""
+
+
+@op("Attention", since=23, dtypes={name: FLOATS for name in ("Q", "K", "V", "past_key", "past_value")})
+def attention(
+    ctx,
+    Q,
+    K,
+    V,
+    attn_mask=None,
+    past_key=None,
+    past_value=None,
+    nonpad_kv_seqlen=None,
+    *,
+    is_causal=0,
+    kv_num_heads=None,
+    left_window_size=-1,
+    q_num_heads=None,
+    qk_matmul_output_mode=RAW,
+    right_window_size=-1,
+    scale=None,
+    softcap=0.0,
+    softmax_precision=None,
+):
+    """softmax(Q K' * scale + mask) V, and the key and value with their past before them.
+
+    Q: (B, heads, Tq, D) or (B, Tq, heads * D); K and V likewise, with as many heads or a divisor of it. A query that
+    may attend nothing gives zeros. ONNX Attention-25.
+    """
+    query, key, value = split_heads(Q, q_num_heads), split_heads(K, kv_num_heads), split_heads(V, kv_num_heads)
+    if past_key is not None:
+        key, value = mx.concatenate([past_key, key], axis=2), mx.concatenate([past_value, value], axis=2)
+    queries, keys = query.shape[2], key.shape[2]
+    offset = 0 if past_key is None else past_key.shape[2]
+    if nonpad_kv_seqlen is not None:
+        nonpad_kv_seqlen = mx.reshape(nonpad_kv_seqlen, (-1, 1, 1, 1))
+        if past_key is None:
+            offset = nonpad_kv_seqlen - queries
+    if scale is None:
+        scale = 1 / sqrt(query.shape[3])
+    left = left_window_size if left_window_size >= 0 else None
+    right = right_window_size if right_window_size >= 0 else None
+    wants_scores = len(ctx.node.outputs) > 3
+    fused = (
+        not (wants_scores or softcap)
+        and softmax_precision in (None, 1)
+        and query.dtype != mx.float64
+        and all(query.shape + key.shape + value.shape)
+    )
+    lower_right = isinstance(offset, int) and offset == keys - queries  # MLX's own causal mask begins there
+    if fused and is_causal and lower_right and attn_mask is nonpad_kv_seqlen is left is right is None:
+        result = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask="causal")
+        return join_heads(result, Q.ndim), key, value
+
+    window = (left, 0 if is_causal and right is None else min(right, 0) if is_causal else right)
+    bias = bias_of(attn_mask, reachable(queries, keys, offset, *window, nonpad_kv_seqlen), keys, query.dtype)
+    if fused:
+        result = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=bias)
+        return join_heads(without_masked_rows(result, bias), Q.ndim), key, value
+
+    precision = softmax_type(ctx, softmax_precision, query.dtype)
+    key_heads, value_heads = (mx.repeat(each, query.shape[1] // each.shape[1], axis=1) for each in (key, value))
+    scores = raw = (query * sqrt(scale)) @ (mx.swapaxes(key_heads, 2, 3) * sqrt(scale))
+    if softcap:
+        scores = softcap * mx.tanh(scores / softcap)
+    capped = scores
+    if bias is not None:
+        scores = mx.where(bias, scores, -mx.inf) if bias.dtype == mx.bool_ else scores + bias
+    probabilities = mx.softmax(scores.astype(precision), axis=-1, precise=True).astype(query.dtype)
+    probabilities = without_masked_rows(probabilities, bias)
+    result = join_heads(probabilities @ value_heads, Q.ndim)
+    return result, key, value, {RAW: raw, CAPPED: capped, BIASED: scores, SOFTMAX: probabilities}[qk_matmul_output_mode]
+
+
+@attention.condition
+def claim_attention(node):
+    attributes = node.attributes
+    known = {node.dtype(index) for index in (0, 1, 2, 4, 5)} - {None}
+    node.require(len(known) < 2, f"element types {sorted(known)} are mixed: cast query, key and value to one")
+    mask = node.dtype(3)
+    node.require(
+        mask is None or mask in known | BOOL | INTEGERS, f"a mask of {mask}: cast it to that of the query, or to bool"
+    )
+    node.require((node.input(4) is None) == (node.input(5) is None), "past_key and past_value come only together")
+    node.require(attributes.get("scale", 1.0) >= 0, "a negative scale has no square root")
+    node.require(attributes.get("qk_matmul_output_mode", RAW) in range(4), "an unknown qk_matmul_output_mode")
+    node.require(
+        attributes.get("softmax_precision", 1) in (1, 10, 11, 16), "softmax_precision names no floating-point type"
+    )
+    for index, heads in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")):
+        node.require(node.rank(index) in (None, 4) or attributes.get(heads), f"3-D inputs need {heads}")
+
+
+def split_heads(array: mx.array, heads: int | None) -> mx.array:
+    """(B, T, heads * D) as (B, heads, T, D); four dimensions stay as they are."""
+    if array.ndim == 4:
+        return array
+    batch, length, width = array.shape
+    return mx.swapaxes(mx.reshape(array, (batch, length, heads, width // heads)), 1, 2)
+
+
+def join_heads(array: mx.array, rank: int) -> mx.array:
+    """(B, heads, T, D) as (B, T, heads * D) where the inputs came with a rank of 3."""
+    if rank == 4:
+        return array
+    batch, heads, length, size = array.shape
+    return mx.reshape(mx.swapaxes(array, 1, 2), (batch, length, heads * size))
+
+
+def reachable(
+    queries: int, keys: int, offset: int | mx.array, left: int | None, right: int | None, valid: mx.array | None
+) -> mx.array | None:
+    """Which keys each query may attend by its place, (Tq, Tk) or (B, 1, Tq, Tk); None where all.
+
+    Args:
+        offset: the place of the first query among the keys; for each member of the batch where it is an array.
+        left, right: how many keys before and after its own place a query sees; None for all.
+        valid: how many keys each member of the batch has, (B, 1, 1, 1).
+    """
+    place = mx.arange(queries)[:, None] + offset
+    key = mx.arange(keys)
+    allowed = None if valid is None else key < valid
+    if left is not None:
+        allowed = both(allowed, key >= place - left)
+    if right is not None:
+        allowed = both(allowed, key <= place + right)
+    return allowed
+
+
+def both(first: mx.array | None, second: mx.array) -> mx.array:
+    return second if first is None else first & second
+
+
+def bias_of(mask: mx.array | None, allowed: mx.array | None, keys: int, dtype: mx.Dtype) -> mx.array | None:
+    """The mask input and the reachable keys as one: boolean (True attends), or added to the scores."""
+    if mask is None:
+        return allowed
+    boolean = mask.dtype == mx.bool_
+    if mask.shape[-1] < keys:
+        missing = [*[(0, 0)] * (mask.ndim - 1), (0, keys - mask.shape[-1])]
+        mask = mx.pad(mask, missing, constant_values=False if boolean else -mx.inf)
+    mask = mx.atleast_2d(mask if boolean else mask.astype(dtype))
+    if allowed is None:
+        return mask
+    return mask & allowed if boolean else mx.where(allowed, mask, -mx.inf)
+
+
+def without_masked_rows(array: mx.array, bias: mx.array | None) -> mx.array:
+    """`array` (B, heads, Tq, ...) with zeros in the rows of queries that may attend nothing."""
+    if bias is None:
+        return array
+    boolean = bias.dtype == mx.bool_
+    attends = mx.any(bias if boolean else bias != -mx.inf, axis=-1, keepdims=True)
+    return mx.where(attends, array, 0)
+
+
+def softmax_type(ctx: Context, precision: int | None, dtype: mx.Dtype) -> mx.Dtype:
+    """The type that a softmax is asked to compute in; the nearest that a GPU has."""
+    if precision is None:
+        return dtype
+    name = NAME_OF_ONNX[precision]
+    return mx.float32 if name == "float64" and ctx.device == "gpu" else MLX_TYPE[name]
+
+
+@op("RotaryEmbedding", since=23, dtypes={name: SMALL_FLOATS for name in ("X", "cos_cache", "sin_cache")})
+def rotary_embedding(
+    X, cos_cache, sin_cache, position_ids=None, *, interleaved=0, num_heads=None, rotary_embedding_dim=0
+):
+    """Each position's pairs of elements, rotated by its angles. X: (B, heads, T, D) or (B, T, heads * D); the caches:
+    (B, T, D / 2), or (positions, D / 2) with position_ids (B, T). ONNX RotaryEmbedding-23.
+    """
+    heads = split_heads(X, num_heads)
+    width = rotary_embedding_dim or heads.shape[3]
+    cosine, sine = (
+        mx.expand_dims(each if position_ids is None else mx.take(each, position_ids, axis=0), 1)
+        for each in (cos_cache, sin_cache)
+    )
+    rotating, still = heads[..., :width], heads[..., width:]
+    first, second = (rotating[..., 0::2], rotating[..., 1::2]) if interleaved else mx.split(rotating, 2, axis=-1)
+    rotated = (cosine * first - sine * second, sine * first + cosine * second)
+    if interleaved:
+        rotated = (mx.reshape(mx.stack(rotated, axis=-1), rotating.shape),)
+    return join_heads(mx.concatenate([*rotated, still], axis=-1), X.ndim)
+
+
+@rotary_embedding.condition
+def claim_rotary_embedding(node):
+    node.require(node.rank(0) in (None, 4) or node.attributes.get("num_heads"), "a 3-D input needs num_heads")
+
+
+@op(
+    "LinearAttention",
+    since=27,
+    dtypes={name: SMALL_FLOATS for name in ("query", "key", "value", "past_state", "decay", "beta")},
+)
+def linear_attention(
+    query,
+    key,
+    value,
+    past_state=None,
+    decay=None,
+    beta=None,
+    *,
+    kv_num_heads,
+    q_num_heads,
+    chunk_size=64,
+    scale=0.0,
+    update_rule="gated_delta",
+):
+    """Attention by a state (B, Hkv, Dk, Dv) that every step decays, corrects and writes to; computed in float32.
+
+    query: (B, T, Hq * Dk); key: (B, T, Hkv * Dk); value: (B, T, Hkv * Dv). ONNX LinearAttention-27.
+    """
+    decays, corrects = UPDATE_RULES[update_rule]
+    batch, steps = query.shape[:2]
+    queries = split_heads(query.astype(mx.float32), q_num_heads)
+    keys, values = (split_heads(each.astype(mx.float32), kv_num_heads) for each in (key, value))
+    key_size, value_size = keys.shape[3], values.shape[3]
+    groups = q_num_heads // kv_num_heads
+    queries = mx.reshape(queries * (scale or 1 / sqrt(key_size)), (batch, kv_num_heads, groups, steps, key_size))
+    if decays:
+        kept = mx.exp(split_heads(decay.astype(mx.float32), kv_num_heads))[..., None]
+    if corrects:
+        rate = mx.swapaxes(beta.astype(mx.float32), 1, 2)[..., None, None]
+    if past_state is None:
+        state = mx.zeros((batch, kv_num_heads, key_size, value_size), mx.float32)
+    else:
+        state = past_state.astype(mx.float32)
+    results = []
+    for step in range(steps):
+        written, row = keys[:, :, step, :, None], values[:, :, step, None]
+        if decays:
+            state = state * kept[:, :, step]
+        if corrects:
+            row = rate[:, :, step] * (row - mx.sum(written * state, axis=2, keepdims=True))
+        state = state + written * row
+        results.append(queries[:, :, :, step] @ state)
+    output = mx.stack(results, axis=1) if steps else mx.zeros((batch, 0, kv_num_heads, groups, value_size), mx.float32)
+    output = mx.reshape(output, (batch, steps, q_num_heads * value_size))
+    return output.astype(query.dtype), state.astype((query if past_state is None else past_state).dtype)
+
+
+@linear_attention.condition
+def claim_linear_attention(node):
+    rule = node.attributes.get("update_rule", "gated_delta")
+    node.require(rule in UPDATE_RULES, f"update_rule {rule!r} is none that ONNX knows")
+    for index, (name, wanted) in enumerate(zip(("decay", "beta"), UPDATE_RULES[rule], strict=True), 4):
+        present = "needs" if wanted else "takes no"
+        node.require((node.input(index) is not None) == wanted, f"update_rule {rule!r} {present} input {name}")
+
+
+@op("CausalConvWithState", since=27, dtypes=SMALL_FLOATS)
+def causal_convolution_with_state(input, weight, bias=None, past_state=None, *, activation="none"):
+    """A depthwise convolution that looks back only, and the last k - 1 inputs for the next call.
+
+    input: (B, C, T); weight: (C, 1, k); the states: (B, C, k - 1). ONNX CausalConvWithState-27.
+    """
+    batch, channels, length = input.shape
+    size = weight.shape[2]
+    past = mx.zeros((batch, channels, size - 1), input.dtype) if past_state is None else past_state
+    seen = mx.concatenate([past, input], axis=2)
+    wide, kernel = seen.astype(mx.float32), weight.astype(mx.float32)
+    result = sum(wide[:, :, place : place + length] * kernel[:, :, place] for place in range(size))
+    if bias is not None:
+        result = result + bias.astype(mx.float32)[:, None]
+    if activation != "none":
+        result = result * mx.sigmoid(result)
+    return result.astype(input.dtype), seen[:, :, length:]
+
+
+@causal_convolution_with_state.condition
+def claim_causal_convolution(node):
+    activation = node.attributes.get("activation", "none")
+    node.require(activation in ("none", "silu", "swish"), f"activation {activation!r} is none that ONNX knows")

@@ -36,7 +36,7 @@ def loop(ctx, M: Host = None, cond: Host = None, *v_initial: Anywhere, body):
     one_number = [[1] * (value.rank or 0) for value in graph.inputs[:2]]  # some bodies take them as a vector of one
     trips = None if M is None else int(M.item())
     go_on = cond is None or bool(cond.item())
-    states = [as_declared(each, value) for each, value in zip(v_initial, ctx.node.inputs[2:], strict=True)]
+    states = list(v_initial)
     collected = Collected(graph.outputs[1 + len(states) :])
     trip = 0
     while go_on and (trips is None or trip < trips):
@@ -64,8 +64,8 @@ def scan(
     """Run the body over the slices of the scan inputs; the final states, then the scan outputs, stacked along their
     axes. A direction of 1 reads slices from the last to the first, or stacks so. ONNX Scan-25.
     """
-    given = [as_declared(*each) for each in zip(initial_state_and_scan_inputs, ctx.node.inputs, strict=True)]
-    states, sequences = given[: len(given) - num_scan_inputs], given[len(given) - num_scan_inputs :]
+    first_scan = len(initial_state_and_scan_inputs) - num_scan_inputs
+    states, sequences = initial_state_and_scan_inputs[:first_scan], initial_state_and_scan_inputs[first_scan:]
     axes = scan_input_axes or [0] * num_scan_inputs
     sequences = [moved_axis(each, axis, 0) for each, axis in zip(sequences, axes, strict=True)]
     states, collected = scanned(body, ctx.node.bodies["body"].outputs, states, sequences, scan_input_directions)
@@ -79,8 +79,10 @@ def scan(
 def scan_of_batch(
     ctx, sequence_lens: Host = None, *initial_state_and_scan_inputs: Anywhere, body, num_scan_inputs, directions=None
 ):
-    """Scan over axis 1 of each member of a batch, padding the scan outputs with zeros. sequence_lens: (N). ONNX Scan-8."""
-    given = [as_declared(*each) for each in zip(initial_state_and_scan_inputs, ctx.node.inputs[1:], strict=True)]
+    """Scan over axis 1 of each member of a batch, padding the scan outputs with zeros. sequence_lens: (N).
+    ONNX Scan-8.
+    """
+    given = initial_state_and_scan_inputs
     first_scan = len(given) - num_scan_inputs
     batch, longest = given[first_scan].shape[:2]
     formal = ctx.node.bodies["body"].outputs
@@ -155,7 +157,7 @@ def stack(elements: Sequence[Any], value: Value) -> Any:
     if not elements:
         return zeros((0, *known_sizes(value)), value)
     if any(isinstance(each, mx.array) for each in elements):
-        return mx.stack([as_device(each, value) for each in elements])
+        return mx.stack([to_device(each) for each in elements])
     return np.stack(elements)
 
 
@@ -176,13 +178,3 @@ def padded(array: Any, length: int) -> Any:
 
 def moved_axis(array: Any, source: int, target: int) -> Any:
     return mx.moveaxis(array, source, target) if isinstance(array, mx.array) else np.moveaxis(array, source, target)
-
-
-def as_declared(array: Any, value: Value) -> Any:
-    """A value as a body may take it: bfloat16, which NumPy lacks, goes to the device."""
-    return as_device(array, value) if value.dtype == "bfloat16" else array
-
-
-def as_device(array: Any, value: Value) -> mx.array:
-    device = to_device(array)
-    return device.astype(mx.bfloat16) if value.dtype == "bfloat16" else device

@@ -1,1 +1,313 @@
-"""Operators that pad, tile, expand, and move blocks of elements."""
+"""Operators that join, cut, repeat, pad and mask arrays, and move blocks of elements."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.graph.element_types import NAME_OF_ONNX
+from opgraft.ops import Anywhere, Host, op
+from opgraft.ops.arrays import MLX_TYPE, element_type
+from opgraft_ops._shared import along, same_on_host
+
+
+@op("Concat")
+def concat(*inputs, axis=1):
+    """The inputs one after another along `axis`. ONNX Concat-13."""
+    return mx.concatenate(_without_empty(inputs), axis)
+
+
+@concat.host
+def concat_on_host(*inputs, axis=1):
+    return np.concatenate(_without_empty(inputs), axis)
+
+
+def _without_empty(inputs):
+    """Inputs that hold elements: ONNX Runtime lets an empty one have any size in the other dimensions."""
+    return [each for each in inputs if each.size] or list(inputs)
+
+
+@op("Split", until=12)
+def split_attribute(ctx, input: Anywhere, *, axis=0, split=None):
+    """Pieces of `input` along `axis`, of the sizes `split` or all equal. ONNX Split-11."""
+    return _pieces(input, axis, split, len(ctx.node.outputs))
+
+
+@op("Split", since=13)
+def split(ctx, input: Anywhere, split: Host | None = None, *, axis=0, num_outputs=None):
+    """Pieces of `input` along `axis`, of the sizes `split`, or `num_outputs` equal ones, the last perhaps smaller.
+
+    ONNX Split-18.
+    """
+    if num_outputs is not None and split is None:
+        size = -(-input.shape[axis] // num_outputs)
+        split = [size] * (num_outputs - 1) + [input.shape[axis] - size * (num_outputs - 1)]
+    return _pieces(input, axis, split, len(ctx.node.outputs))
+
+
+def _pieces(input, axis, sizes, count):
+    """One function for both kinds of arrays: a NumPy form would not know how many outputs the node has."""
+    total = input.shape[axis]
+    sizes = [total // count] * count if sizes is None else sizes
+    if len(sizes) < count or min(sizes) < 0 or sum(sizes) != total:
+        raise ValueError(f"cannot split a dimension of {total} into {count} pieces of sizes {list(sizes)}")
+    cuts = [int(cut) for cut in np.cumsum(sizes)[:-1]]
+    return np.split(input, cuts, axis) if isinstance(input, np.ndarray) else mx.split(input, cuts, axis)
+
+
+@same_on_host
+@op("Slice", until=9)
+def slice_attributes(data, *, starts, ends, axes=None):
+    """data[starts:ends] along `axes` (by default the first ones). ONNX Slice-1."""
+    return data[_slices(data.shape, starts, ends, axes, None)]
+
+
+@op("Slice", since=10)
+def slice_(data, starts: Host, ends: Host, axes: Host | None = None, steps: Host | None = None):
+    """data[starts:ends:steps] along `axes` (by default the first ones). ONNX Slice-13."""
+    return data[_slices(data.shape, starts, ends, axes, steps)]
+
+
+@slice_.host
+def slice_on_host(data, starts, ends, axes=None, steps=None):
+    return data[_slices(data.shape, starts, ends, axes, steps)].copy()  # MLX takes no negative strides
+
+
+OPEN_ENDS = (2**31 - 1, 2**63 - 1)
+
+
+def _slices(shape, starts, ends, axes, steps):
+    """The index that ONNX's Slice means, with the bounds clamped to the dimensions."""
+    axes = range(len(starts)) if axes is None else [range(len(shape))[int(axis)] for axis in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"axes {list(axes)} name a dimension twice")
+    index = [slice(None)] * len(shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        index[axis] = _slice(shape[axis], int(start), int(end), int(step))
+    return tuple(index)
+
+
+def _slice(size, start, end, step):
+    """The slice of one dimension, as ONNX Runtime clamps it."""
+    if step < 0:  # other than in Python, a start before the first element is the first, and an end of INT_MAX is open
+        start = max(start + size if start < 0 else start, 0)
+        end = None if end in OPEN_ENDS else end
+    chosen = range(size)[start:end:step]
+    if len(chosen) <= 1:  # steps may be huge here
+        return slice(chosen[0], chosen[0] + 1) if chosen else slice(0, 0)
+    past = chosen[-1] + (1 if step > 0 else -1)
+    return slice(chosen[0], past if past >= 0 else None, step)
+
+
+@op("Expand")
+def expand(input, shape: Host):
+    """input repeated along dimensions of size 1 (or new ones) until it and `shape` broadcast. ONNX Expand-13."""
+    return mx.broadcast_to(input, _broadcast_shape(input, shape))
+
+
+@expand.host(expands=True)
+def expand_on_host(input, shape):
+    return np.broadcast_to(input, _broadcast_shape(input, shape))
+
+
+def _broadcast_shape(input, shape):
+    return np.broadcast_shapes(tuple(input.shape), tuple(int(size) for size in shape))
+
+
+@op("Tile", until=5)
+def tile_axis(input, tiles: Host, axis: Host):
+    """input, `tiles` times over along `axis`. ONNX Tile-1."""
+    return mx.concatenate([input] * int(tiles.item()), int(axis.item()))
+
+
+@op("Tile", since=6)
+def tile(input, repeats: Host):
+    """input, repeats[i] times over along each dimension i. ONNX Tile-13."""
+    return mx.tile(input, [int(each) for each in repeats])
+
+
+@tile.host(expands=True)
+def tile_on_host(input, repeats):
+    return np.tile(input, repeats)
+
+
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+@op("Pad", until=1)
+def pad_paddings(data, *, paddings, mode="constant", value=0.0):
+    """data with elements added around it, as Pad-11 does. ONNX Pad-1."""
+    return padded(data, *_pairs(paddings), mode, mx.array(value, data.dtype))
+
+
+@op("Pad", since=2, until=10)
+def pad_attribute(data, *, pads, mode="constant", value=0.0):
+    """data with elements added around it, as Pad-11 does. ONNX Pad-2."""
+    return padded(data, *_pairs(pads), mode, mx.array(value, data.dtype))
+
+
+@op("Pad", since=11)
+def pad(data, pads: Host, constant_value=None, axes: Host | None = None, *, mode="constant"):
+    """data with pads = [before..., after...] elements added (removed where negative) along `axes`, by default all.
+
+    Removing comes first. Reflected pads may be longer than the dimension, as in NumPy. ONNX Pad-25.
+    """
+    return padded(data, *_pairs(pads, data.ndim, axes), mode, constant_value)
+
+
+@pad.host
+def pad_on_host(data, pads, constant_value=None, axes=None, *, mode="constant"):
+    data, widths = _cropped(data, *_pairs(pads, data.ndim, axes))
+    value = {"constant_values": 0 if constant_value is None else constant_value.item()} if mode == "constant" else {}
+    return np.pad(data, widths, mode, **value)
+
+
+@pad_paddings.condition
+@pad_attribute.condition
+@pad.condition
+def _(node):
+    mode = node.attributes.get("mode", "constant")
+    node.require(mode in PAD_MODES, f"pad mode {mode!r} is not one of {', '.join(PAD_MODES)}")
+
+
+def padded(data, before, after, mode="constant", value=None):
+    """data with before[i] and after[i] elements added at the ends of dimension i, or removed where negative."""
+    data, widths = _cropped(data, before, after)
+    if mode == "constant":
+        value = mx.array(0, data.dtype) if value is None else value.reshape([])
+        return mx.pad(data, widths, constant_values=value) if any(map(any, widths)) else data
+    for axis, (left, right) in enumerate(widths):
+        if left or right:
+            places = np.pad(np.arange(data.shape[axis]), (left, right), mode)
+            first = mx.take(data, mx.array(places[:left]), axis)
+            last = mx.take(data, mx.array(places[left + data.shape[axis] :]), axis)
+            data = mx.concatenate([first, data, last], axis)
+    return data
+
+
+def _cropped(data, before, after):
+    """data less what negative pads remove, and the (before, after) widths still to add along each dimension."""
+    index = []
+    for size, left, right in zip(data.shape, before, after, strict=True):
+        start, stop = max(0, -left), size - max(0, -right)
+        if start > stop:
+            raise ValueError(f"pads {left} and {right} remove more than the {size} elements there are")
+        index.append(slice(start, stop))
+    return data[tuple(index)], [(max(0, left), max(0, right)) for left, right in zip(before, after, strict=True)]
+
+
+def _pairs(pads, rank=None, axes=None):
+    """ONNX's pads, first all begins and then all ends (of the dimensions `axes`), as two lists over all dimensions."""
+    half = len(pads) // 2
+    rank = half if rank is None else rank
+    places = range(rank) if axes is None else [range(rank)[int(axis)] for axis in np.ravel(axes)]
+    before, after = [0] * rank, [0] * rank
+    for axis, left, right in zip(places, pads[:half], pads[half:], strict=True):
+        before[axis], after[axis] = int(left), int(right)
+    return before, after
+
+
+@op("CenterCropPad")
+def center_crop_pad(input_data, shape: Host, *, axes=None):
+    """input_data cut or padded with zeros, evenly at both ends, until its dimensions `axes` are `shape`.
+
+    ONNX CenterCropPad-18.
+    """
+    before, after = [0] * input_data.ndim, [0] * input_data.ndim
+    for axis, size in zip(range(input_data.ndim) if axes is None else axes, shape, strict=True):
+        grow = int(size) - input_data.shape[axis]
+        before[axis] = int(grow / 2)
+        after[axis] = grow - before[axis]
+    return padded(input_data, before, after)
+
+
+@op("Trilu")
+def trilu(input, k: Host | None = None, *, upper=1):
+    """The upper (or lower) triangle of the last two dimensions from diagonal k on, zeros elsewhere. ONNX Trilu-14."""
+    diagonal = _diagonal(input.shape, k)
+    return mx.triu(input, diagonal) if upper else mx.tril(input, diagonal)
+
+
+@trilu.host
+def trilu_on_host(input, k=None, *, upper=1):
+    diagonal = _diagonal(input.shape, k)
+    return np.triu(input, diagonal) if upper else np.tril(input, diagonal)
+
+
+def _diagonal(shape, k):
+    rows, columns = shape[-2:]
+    return 0 if k is None else int(np.clip(k.item(), -rows - 1, columns + 1))
+
+
+@op("EyeLike")
+def eye_like(ctx, input: Anywhere, *, dtype=None, k=0):
+    """Ones on diagonal k and zeros elsewhere, in the shape (N, M) of the input. ONNX EyeLike-22."""
+    rows, columns = input.shape
+    name = (ctx.node.dtype(0) or element_type(input)) if dtype is None else NAME_OF_ONNX[dtype]
+    return mx.eye(rows, columns, min(max(k, -rows), columns), dtype=MLX_TYPE[name])
+
+
+@eye_like.condition
+def _(node):
+    name = NAME_OF_ONNX.get(node.attributes.get("dtype", 1))
+    node.require(name in MLX_TYPE, f"element type {name} of the result is not one that MLX has")
+
+
+@op("DepthToSpace")
+def depth_to_space(input, *, blocksize, mode="DCR"):
+    """(N, C, H, W) to (N, C / b², H b, W b): b² channels become blocks of b by b elements. ONNX DepthToSpace-28."""
+    count, channels, height, width = input.shape
+    depth = channels // blocksize**2
+    if mode == "DCR":
+        split, order = [count, blocksize, blocksize, depth, height, width], [0, 3, 4, 1, 5, 2]
+    else:
+        split, order = [count, depth, blocksize, blocksize, height, width], [0, 1, 4, 2, 5, 3]
+    return input.reshape(split).transpose(order).reshape([count, depth, height * blocksize, width * blocksize])
+
+
+@op("SpaceToDepth")
+def space_to_depth(input, *, blocksize, mode="DCR"):
+    """(N, C, H, W) to (N, C b², H / b, W / b): blocks of b by b elements become channels. ONNX SpaceToDepth-28."""
+    count, channels, height, width = input.shape
+    rows, columns = height // blocksize, width // blocksize
+    blocks = input.reshape([count, channels, rows, blocksize, columns, blocksize])
+    blocks = blocks.transpose([0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4])
+    return blocks.reshape([count, channels * blocksize**2, rows, columns])
+
+
+@depth_to_space.condition
+@space_to_depth.condition
+def _(node):
+    mode = node.attributes.get("mode", "DCR")
+    node.require(mode in ("DCR", "CRD"), f"mode {mode!r} is neither DCR nor CRD")
+
+
+@op("OneHot")
+def one_hot(indices, depth: Host, values, *, axis=-1):
+    """values = [off, on]: on where the new dimension `axis`, of size depth, has the place that indices say.
+
+    Negative indices count from the end; those out of range are off everywhere; fractions are cut off. ONNX OneHot-28.
+    """
+    depth = int(depth.item())
+    kind = mx.uint64 if indices.dtype == mx.uint64 else mx.int64
+    indices = mx.expand_dims(indices.astype(kind), axis)
+    places = mx.arange(depth, dtype=kind).reshape(along(indices.ndim, axis))
+    hot = (indices == places) | (indices == places - depth) if kind == mx.int64 else indices == places
+    return mx.where(hot, values[1], values[0])
+
+
+@one_hot.host(expands=True)
+def one_hot_on_host(indices, depth, values, *, axis=-1):
+    places = np.arange(int(depth.item()))
+    indices = np.expand_dims(indices if indices.dtype == np.uint64 else indices.astype(np.int64), axis)
+    places = places.reshape(along(indices.ndim, axis))
+    return np.where((indices == places) | (indices == places - places.size), values[1], values[0])
+
+
+@op("ReverseSequence")
+def reverse_sequence(input, sequence_lens, *, batch_axis=1, time_axis=0):
+    """input with the first sequence_lens[i] steps of each batch entry i in reverse order. ONNX ReverseSequence-28."""
+    places = mx.arange(input.shape[time_axis], dtype=mx.int64).reshape(along(input.ndim, time_axis))
+    lengths = mx.clip(sequence_lens, 0, input.shape[time_axis]).reshape(along(input.ndim, batch_axis))
+    return mx.take_along_axis(input, mx.where(places < lengths, lengths - 1 - places, places), time_axis)

@@ -1,1 +1,227 @@
-"""Quantized operators."""
+"""Quantized operators. Sums of products are exact integers, and rounding is done where and as ONNX Runtime does it."""
+
+from __future__ import annotations
+
+from math import prod
+
+import mlx.core as mx
+
+from opgraft.graph.element_types import NAME_OF_ONNX
+from opgraft.ops import FLOATS, op
+from opgraft.ops.arrays import MLX_TYPE
+from opgraft_ops._shared import along
+from opgraft_ops._windows import channels_first, channels_last, fitted, windows
+
+SCALES = FLOATS - {"float64"}
+BYTES = frozenset({"int8", "uint8"})
+QUANTIZED = BYTES | {"int16", "uint16"}
+
+EXACT_TERMS = 256
+"""So many products of differences of bytes sum to less than 2 to the power 24, which float32 holds exactly."""
+
+
+@op("QuantizeLinear", since=10, dtypes={"x": SCALES | {"int32"}, "y_scale": SCALES, "y_zero_point": QUANTIZED})
+def quantize_linear(
+    ctx, x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, precision=0, saturate=1
+):
+    """x / y_scale, rounded half to even, + y_zero_point, within the range of the result's type.
+
+    The scale is a scalar, a vector along `axis`, or has one element for each block of block_size along it. It decides
+    what x is divided in from version 23 on, float32 before, as in ONNX Runtime. ONNX QuantizeLinear-28.
+    """
+    if precision:
+        division = MLX_TYPE[NAME_OF_ONNX[precision]]
+    else:
+        division = y_scale.dtype if ctx.node.since_version >= 23 else mx.float32
+    quotient = x.astype(division) / over(x, y_scale, axis, block_size).astype(division)
+    if y_zero_point is None:
+        return saturated(quotient, mx.array(0, MLX_TYPE[NAME_OF_ONNX[output_dtype or 2]]))
+    return saturated(quotient, over(x, y_zero_point, axis, block_size))
+
+
+@quantize_linear.condition
+def claim_quantize_linear(node):
+    number = node.attributes.get("output_dtype", 0)
+    name = NAME_OF_ONNX.get(number, f"number {number}") if number else None
+    node.require(name in QUANTIZED | {None}, f"output_dtype {name} is not one of {sorted(QUANTIZED)}")
+    node.require(node.input(2) is None or name in (None, node.dtype(2)), "output_dtype is not the type of y_zero_point")
+    precision = node.attributes.get("precision", 0)
+    node.require(not precision or NAME_OF_ONNX.get(precision) in SCALES, f"a precision of number {precision}")
+
+
+@op("DequantizeLinear", since=10, dtypes={"x": QUANTIZED | {"int32"}, "x_scale": SCALES})
+def dequantize_linear(ctx, x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
+    """(x - x_zero_point) * x_scale; see QuantizeLinear for the scale. The weights of a model are computed once.
+    ONNX DequantizeLinear-28.
+    """
+
+    def values():
+        steps = x.astype(mx.int32)
+        if x_zero_point is not None:
+            steps = steps - over(x, x_zero_point, axis, block_size).astype(mx.int32)
+        result = steps.astype(mx.float32) * over(x, x_scale, axis, block_size).astype(mx.float32)
+        return result.astype(MLX_TYPE[NAME_OF_ONNX[output_dtype]] if output_dtype else x_scale.dtype)
+
+    constant = all(ctx.is_constant(index) for index, given in enumerate(ctx.inputs) if given is not None)
+    return ctx.cached("values", values) if constant else values()
+
+
+@dequantize_linear.condition
+def claim_dequantize_linear(node):
+    number = node.attributes.get("output_dtype", 0)
+    node.require(not number or NAME_OF_ONNX.get(number) in SCALES, f"an output_dtype of number {number}")
+
+
+@op("DynamicQuantizeLinear", dtypes={"x": {"float32"}})
+def dynamic_quantize_linear(x):
+    """x as uint8, with a scale and a zero point that just hold its range and 0. ONNX DynamicQuantizeLinear-11."""
+    if not x.size:
+        return mx.zeros(x.shape, mx.uint8), mx.array(1.0, mx.float32), mx.array(0, mx.uint8)
+    lowest, highest = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
+    scale = mx.where(highest == lowest, 1, (highest - lowest) / 255)
+    zero_point = mx.round(mx.clip(-lowest / scale, 0, 255)).astype(mx.uint8)
+    return saturated(x / scale, zero_point), scale, zero_point
+
+
+@op("MatMulInteger", dtypes=BYTES)
+def matmul_integer(A, B, a_zero_point=None, b_zero_point=None):
+    """(A - a_zero_point) times (B - b_zero_point), as int32. Zero points are scalars, or go by row of A and by column
+    of B. ONNX MatMulInteger-10.
+    """
+    return exact_product(centred(A, by_row(a_zero_point)), centred(B, b_zero_point))
+
+
+@op(
+    "QLinearMatMul",
+    since=10,
+    dtypes={
+        **{name: BYTES for name in ("a", "a_zero_point", "b", "b_zero_point", "y_zero_point")},
+        **{name: SCALES for name in ("a_scale", "b_scale", "y_scale")},
+    },
+)
+def qlinear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
+    """The product of quantized matrices, quantized. Scales and zero points are scalars, or go by row of a and y and by
+    column of b. ONNX QLinearMatMul-21.
+    """
+    total = exact_product(centred(a, by_row(a_zero_point)), centred(b, b_zero_point))
+    return requantized(total, by_row(a_scale), b_scale, by_row(y_scale), by_row(y_zero_point))
+
+
+@op(
+    "QLinearConv",
+    dtypes={
+        **{name: BYTES for name in ("x", "x_zero_point", "w", "w_zero_point", "y_zero_point")},
+        **{name: {"float32"} for name in ("x_scale", "w_scale", "y_scale")},
+        "B": {"int32"},
+    },
+)
+def qlinear_conv(
+    ctx,
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    B=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    """A convolution of a quantized image, quantized. x: (N, C, D1...Dn); w: (M, C / group, k1...kn), its scale and zero
+    point scalars or (M); B: (M), in steps of x_scale * w_scale. ONNX QLinearConv-10.
+    """
+    image = channels_last(centred(x, x_zero_point))
+    places = windows(image.shape[1:-1], w.shape[2:], strides, dilations, pads, auto_pad)
+    image = fitted(image, places.begins, places.spans)
+    taps = [image[(slice(None), *places.strided(tap))] for tap in places.taps]
+    both_constant = ctx.is_constant(3) and ctx.is_constant(5)
+    weights = (lambda make: ctx.cached("weights", make)) if both_constant else (lambda make: make())
+    if w.shape[1] == 1:
+        kernels = weights(lambda: depthwise_weights(w, w_zero_point))
+        wanted = w.shape[0] // group
+        total = sum(
+            mx.repeat(tap.astype(mx.int32), wanted, axis=-1) * kernel for tap, kernel in zip(taps, kernels, strict=True)
+        )
+    else:
+        matrix = weights(lambda: matrix_weights(w, w_zero_point, group))
+        shape = taps[0].shape[:-1]
+        columns = [mx.reshape(tap, (prod(shape), group, w.shape[1])) for tap in taps]
+        products = exact_product(mx.swapaxes(mx.concatenate(columns, axis=-1), 0, 1), matrix)
+        total = mx.reshape(mx.swapaxes(products, 0, 1), (*shape, w.shape[0]))
+    if B is not None:
+        total = total + B
+    return channels_first(requantized(total, x_scale, w_scale, y_scale, y_zero_point))
+
+
+def depthwise_weights(w: mx.array, zero_point: mx.array) -> list[mx.array]:
+    """(M, 1, k1...kn) as one (M) for each tap, less their zero points."""
+    channels = w.shape[0]
+    kernel = mx.reshape(w, (channels, -1)).astype(mx.int32) - by_row(zero_point).astype(mx.int32)
+    return [kernel[:, tap] for tap in range(kernel.shape[1])]
+
+
+def matrix_weights(w: mx.array, zero_point: mx.array, group: int) -> mx.array:
+    """(M, C / group, k1...kn) as (group, taps * C / group, M / group), less their zero points."""
+    outputs, inputs = w.shape[:2]
+    kernel = mx.reshape(w, (outputs, inputs, -1))
+    by_tap = centred(mx.reshape(mx.swapaxes(kernel, 1, 2), (outputs, -1)), by_row(zero_point))
+    return mx.contiguous(mx.swapaxes(mx.reshape(by_tap, (group, outputs // group, -1)), 1, 2))
+
+
+def over(x: mx.array, parameter: mx.array, axis: int, block_size: int) -> mx.array:
+    """A scale or zero point so shaped that it broadcasts over x."""
+    if parameter.size == 1:
+        return mx.reshape(parameter, ())
+    if parameter.ndim == 1:
+        return mx.reshape(parameter, along(x.ndim, axis))
+    repeated = mx.repeat(parameter, block_size, axis=axis)
+    kept = [slice(None)] * x.ndim
+    kept[axis] = slice(0, x.shape[axis])
+    return repeated[tuple(kept)]
+
+
+def by_row(parameter: mx.array | None) -> mx.array | None:
+    """A vector with an element for each row of a matrix, as a column."""
+    return parameter[:, None] if parameter is not None and parameter.ndim == 1 and parameter.size > 1 else parameter
+
+
+def centred(array: mx.array, zero_point: mx.array | None) -> mx.array:
+    """Bytes less their zero point, as float32, which is exact."""
+    wide = array.astype(mx.float32)
+    return wide if zero_point is None else wide - zero_point.astype(mx.float32)
+
+
+def exact_product(a: mx.array, b: mx.array) -> mx.array:
+    """The matrix product of integers in float32, each at most 255 in magnitude, as int32."""
+    size = a.shape[-1]
+
+    def part(start: int) -> mx.array:
+        some = slice(start, start + EXACT_TERMS)
+        return (a[..., some] @ (b[some] if b.ndim == 1 else b[..., some, :])).astype(mx.int32)
+
+    return sum((part(start) for start in range(EXACT_TERMS, size, EXACT_TERMS)), part(0))
+
+
+def requantized(
+    total: mx.array, first_scale: mx.array, second_scale: mx.array, scale: mx.array, zero_point: mx.array
+) -> mx.array:
+    """A sum of products in steps of first_scale * second_scale, in steps of `scale`."""
+    ratio = first_scale.astype(mx.float32) * second_scale.astype(mx.float32) / scale.astype(mx.float32)
+    return saturated(total.astype(mx.float32) * ratio, zero_point)
+
+
+def saturated(quotient: mx.array, zero_point: mx.array) -> mx.array:
+    """`quotient` rounded half to even, + zero_point, within the range of zero_point's type; NaN gives its lowest."""
+    shift = zero_point.astype(mx.float32)
+    limits = mx.iinfo(zero_point.dtype)
+    lowest, highest = limits.min - shift, limits.max - shift
+    rounded = mx.round(quotient.astype(mx.float32))
+    within = mx.where(rounded > lowest, mx.minimum(rounded, highest), lowest)
+    return (within + shift).astype(zero_point.dtype)

@@ -25,7 +25,9 @@ def random_normal(ctx, *, shape, dtype=1, mean=0.0, scale=1.0, seed=None):
 
 @op("RandomNormalLike")
 def random_normal_like(ctx, input: Anywhere, *, dtype=None, mean=0.0, scale=1.0, seed=None):
-    """RandomNormal in the shape of `input`, and in its element type unless dtype says another. ONNX RandomNormalLike-22."""
+    """RandomNormal in the shape of `input`, and in its element type unless dtype says another.
+    ONNX RandomNormalLike-22.
+    """
     return normal(random_key(ctx, seed), input.shape, output_type(input, dtype), mean, scale)
 
 
@@ -37,7 +39,9 @@ def random_uniform(ctx, *, shape, dtype=1, high=1.0, low=0.0, seed=None):
 
 @op("RandomUniformLike")
 def random_uniform_like(ctx, input: Anywhere, *, dtype=None, high=1.0, low=0.0, seed=None):
-    """RandomUniform in the shape of `input`, and in its element type unless dtype says another. ONNX RandomUniformLike-22."""
+    """RandomUniform in the shape of `input`, and in its element type unless dtype says another.
+    ONNX RandomUniformLike-22.
+    """
     return low + (high - low) * uniform(random_key(ctx, seed), input.shape, output_type(input, dtype))
 
 
@@ -51,8 +55,11 @@ def bernoulli(ctx, input, *, dtype=None, seed=None):
 @op("Multinomial", dtypes=FLOATS)
 def multinomial(ctx, input, *, dtype=6, sample_size=1, seed=None):
     """Class numbers (N, sample_size), drawn by unnormalized log-probabilities (N, classes). ONNX Multinomial-22."""
+    result_type = MLX_TYPE[NAME_OF_ONNX[dtype]]
+    if not input.shape[0]:
+        return mx.zeros((0, sample_size), result_type)
     draws = mx.random.categorical(input.astype(mx.float32), num_samples=sample_size, key=random_key(ctx, seed))
-    return draws.astype(MLX_TYPE[NAME_OF_ONNX[dtype]])
+    return draws.astype(result_type)
 
 
 def random_key(ctx: Context, seed: float | None) -> mx.array:
@@ -68,14 +75,14 @@ def normal(key: mx.array, shape: Sequence[int], dtype: str, mean: float, scale: 
 
 
 def uniform(key: mx.array, shape: Sequence[int], dtype: str) -> mx.array:
-    """Numbers in [0, 1). MLX makes none of 64 bits: these are put together from 53 random ones."""
+    """Numbers in [0, 1). MLX makes none of 64 bits: these are put together from digits that its float32 ones hold."""
     if dtype != "float64":
         return mx.random.uniform(shape=shape, dtype=MLX_TYPE[dtype], key=key)
-    upper, lower = (
-        mx.random.randint(0, 2**width, shape, mx.uint32, each).astype(mx.float64)
-        for width, each in zip((27, 26), mx.random.split(key), strict=True)
+    first, second, third = (
+        mx.random.randint(0, 2**bits, shape, key=each).astype(mx.float64)
+        for bits, each in zip((18, 18, 17), mx.random.split(key, 3), strict=True)
     )
-    return (upper * 2**26 + lower) / 2**53
+    return ((third / 2**17 + second) / 2**18 + first) / 2**18
 
 
 def output_type(like: mx.array, dtype: int | None) -> str:

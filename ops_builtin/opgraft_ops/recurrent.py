@@ -14,6 +14,8 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import FLOATS, Anywhere, Context, Node, op, to_device
+from opgraft_ops._folding import exponential, widened
+from opgraft_ops._functions import sigmoid, softplus, tanh
 
 TYPES = {name: FLOATS for name in ("X", "W", "R", "B", "initial_h")}
 
@@ -22,15 +24,15 @@ REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, Tr
 
 ACTIVATIONS: dict[str, tuple[Callable[..., mx.array], dict[str, float | None]]] = {
     "affine": (lambda x, alpha, beta: alpha * x + beta, {"alpha": None, "beta": None}),
-    "elu": (lambda x, alpha: mx.where(x >= 0, x, alpha * mx.expm1(x)), {"alpha": 1.0}),
+    "elu": (lambda x, alpha: mx.where(x >= 0, x, alpha * (exponential(x) - 1)), {"alpha": 1.0}),
     "hardsigmoid": (lambda x, alpha, beta: mx.clip(alpha * x + beta, 0, 1), {"alpha": 0.2, "beta": 0.5}),
     "leakyrelu": (lambda x, alpha: mx.where(x >= 0, x, alpha * x), {"alpha": 0.01}),
     "relu": (lambda x: mx.maximum(x, 0), {}),
-    "scaledtanh": (lambda x, alpha, beta: alpha * mx.tanh(beta * x), {"alpha": None, "beta": None}),
-    "sigmoid": (mx.sigmoid, {}),
-    "softplus": (lambda x: mx.logaddexp(x, 0), {}),
+    "scaledtanh": (lambda x, alpha, beta: alpha * tanh(beta * x), {"alpha": None, "beta": None}),
+    "sigmoid": (sigmoid, {}),
+    "softplus": (softplus, {}),
     "softsign": (lambda x: x / (1 + mx.abs(x)), {}),
-    "tanh": (mx.tanh, {}),
+    "tanh": (tanh, {}),
     "thresholdedrelu": (lambda x, alpha: mx.where(x >= alpha, x, 0), {"alpha": None}),
 }
 """Each activation by its name in lower case, with what alpha and beta are where the node does not say (None: it must,
@@ -145,15 +147,18 @@ def lstm(
     peepholes = None if P is None else ctx.prepared(7, lambda given: mx.split(widened(given)[:, None], 3, axis=-1))
 
     def cell(projected, hidden, memory):
-        for_input, for_output, for_forget, for_memory = mx.split(projected + hidden @ recurrence, 4, axis=-1)
-        if peepholes is not None:
-            for_input, for_forget = for_input + peepholes[0] * memory, for_forget + peepholes[2] * memory
-        enter = gate(for_input)
-        keep = 1 - enter if input_forget else gate(for_forget)
+        for_gates, for_memory = mx.split(projected + hidden @ recurrence, [3 * R.shape[2]], axis=-1)
+        if peepholes is None:
+            enter, leave, keep = mx.split(gate(for_gates), 3, axis=-1)
+        else:
+            for_input, for_output, for_forget = mx.split(for_gates, 3, axis=-1)
+            enter, keep = gate(for_input + peepholes[0] * memory), gate(for_forget + peepholes[2] * memory)
+        if input_forget:
+            keep = 1 - enter
         memory = keep * memory + enter * squash(for_memory)
         if peepholes is not None:
-            for_output = for_output + peepholes[1] * memory
-        return gate(for_output) * squash_out(memory), memory
+            leave = gate(for_output + peepholes[1] * memory)
+        return leave * squash_out(memory), memory
 
     return over_time(ctx, cell, X, bias, sequence_lens, [initial_h, initial_c], direction, layout)
 
@@ -171,8 +176,8 @@ def over_time(
     """Run `cell` over the steps of X, in float32 at least.
 
     Args:
-        cell: takes one step's projected inputs (D, N, gates * H) and the states, each (D, N, H); returns the new states,
-            the hidden one first.
+        cell: takes one step's projected inputs (D, N, gates * H) and the states, each (D, N, H); returns the new
+            states, the hidden one first.
         bias: (D, gates * H), added to the projected inputs.
         initial: the states before the first step, in the node's layout; None for zeros.
 
@@ -193,9 +198,10 @@ def over_time(
     projected = mx.reshape(projected, (len(backward), steps, batch, projected.shape[2]))
 
     shape = (len(backward), batch, ctx.inputs[2].shape[2])
-    states = [mx.zeros(shape, projected.dtype) if each is None else widened(each) for each in initial]
-    if layout:
-        states = [each if given is None else mx.swapaxes(each, 0, 1) for each, given in zip(states, initial, strict=True)]
+    states = [
+        mx.zeros(shape, projected.dtype) if each is None else widened(mx.swapaxes(each, 0, 1) if layout else each)
+        for each in initial
+    ]
     if lengths is not None or not steps:  # the final state of an empty sequence is zero, as in ONNX Runtime
         states = [mx.where(False if lengths is None else (lengths > 0)[:, None], each, 0) for each in states]
     hidden = []
@@ -240,17 +246,17 @@ def transposed_weights(weights: mx.array) -> mx.array:
     return mx.contiguous(mx.swapaxes(widened(weights), 1, 2))
 
 
-def widened(array: mx.array) -> mx.array:
-    """`array` in the element type to compute with: 16-bit floats would lose a little at every step."""
-    return array.astype(mx.float32) if array.dtype in (mx.float16, mx.bfloat16) else array
-
-
 def activation_functions(
-    direction: str, count: int, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], clip: float | None
+    direction: str,
+    count: int,
+    names: Sequence[str],
+    alphas: Sequence[float],
+    betas: Sequence[float],
+    clip: float | None,
 ) -> list[Callable[[mx.array], mx.array]]:
     """The `count` activation functions of a cell, on arrays with one part for each direction along axis 0."""
     chosen = chosen_activations(names[: count * len(REVERSED[direction])], alphas, betas)
-    return [partial(activate, [chosen[place] for place in range(first, len(chosen), count)], clip) for first in range(count)]
+    return [partial(activate, chosen[first::count], clip) for first in range(count)]
 
 
 def chosen_activations(
@@ -269,7 +275,8 @@ def activate(chosen: Sequence[tuple[str, dict[str, Any]]], clip: float | None, x
     if clip is not None:
         x = mx.clip(x, -clip, clip)
     if any(each != chosen[0] for each in chosen):
-        return mx.concatenate([activate([each], None, part) for each, part in zip(chosen, mx.split(x, len(chosen)), strict=True)])
+        parts = mx.split(x, len(chosen))
+        return mx.concatenate([activate([each], None, part) for each, part in zip(chosen, parts, strict=True)])
     name, parameters = chosen[0]
     return ACTIVATIONS[name][0](x, **parameters)
 
@@ -284,13 +291,11 @@ def claim_activations(count: int, node: Node) -> None:
     for name in names:
         node.require(name.lower() in ACTIVATIONS, f"activation {name} is none that ONNX lists")
     wanted = count * len(REVERSED[direction])
-    node.require(len(names) >= wanted, f"activations holds {len(names)} names, and direction {direction} needs {wanted}")
-    chosen = chosen_activations(
-        names, node.attributes.get("activation_alpha", ()), node.attributes.get("activation_beta", ())
-    )
-    for name, parameters in chosen:
-        missing = [key for key, value in parameters.items() if value is None]
-        node.require(not missing, f"activation {name} has no default {' and '.join(missing)}: state activation_alpha and beta")
+    node.require(len(names) >= wanted, f"activations holds {len(names)} names; direction {direction} needs {wanted}")
+    alphas, betas = (node.attributes.get(name, ()) for name in ("activation_alpha", "activation_beta"))
+    for name, parameters in chosen_activations(names[:wanted], alphas, betas):
+        missing = " and ".join(f"activation_{key}" for key, value in parameters.items() if value is None)
+        node.require(not missing, f"activation {name} has no default: state {missing}")
 
 
 for handler, count in ((rnn, 1), (gru, 2), (lstm, 3)):

@@ -10,9 +10,15 @@ import numpy as np
 from opgraft.ops import BOOL, FLOATS, NUMBERS, Host, op
 from opgraft_ops._folding import Fold, exponential, widened
 
+# Reductions. A row's function takes an array and a `Fold` that keeps the dimensions.
+
+
+def is_float(x):
+    return mx.issubdtype(x.dtype, mx.floating)
+
 
 def mean(x, fold):
-    if mx.issubdtype(x.dtype, mx.floating):
+    if is_float(x):
         return fold.mean(x)
     total = fold(mx.sum, x.astype(mx.int64 if mx.issubdtype(x.dtype, mx.signedinteger) else mx.uint64))
     return truncated_quotient(total, max(x.size // max(total.size, 1), 1))
@@ -24,40 +30,261 @@ def truncated_quotient(dividend, divisor):
     return quotient + ((dividend < 0) & (dividend - quotient * divisor > 0))
 
 
-def extreme(function, lowest):
-    """mx.max or mx.min as a reduction that knows its value over nothing: the lowest or highest of the type."""
+def extreme(function, of_floats, of_bools, of_integers):
+    """mx.max or mx.min, and what it gives for nothing: the lowest or the highest value of the type."""
 
     def reduce(x, fold):
         if x.size:
             return fold(function, x)
-        if mx.issubdtype(x.dtype, mx.floating):
-            identity = -np.inf if lowest else np.inf
-        elif x.dtype == mx.bool_:
-            identity = not lowest
-        else:
-            limits = mx.iinfo(x.dtype)
-            identity = np.uint64(limits.max) if x.dtype == mx.uint64 and not lowest else limits.min if lowest else limits.max
-        return mx.full(fold.shape(x), mx.array(identity).astype(x.dtype))
+        nothing = of_floats if is_float(x) else of_bools if x.dtype == mx.bool_ else of_integers(mx.iinfo(x.dtype))
+        return mx.full(fold.shape(x), mx.array(np.array(nothing)).astype(x.dtype))
 
     return reduce
 
 
-def norm2(x, fold):
-    total = fold(mx.sum, mx.square(x))
-    return mx.sqrt(total) if mx.issubdtype(x.dtype, mx.floating) else integer_root(total)
+maximum = extreme(mx.max, -np.inf, False, lambda limits: limits.min)
+minimum = extreme(mx.min, np.inf, True, lambda limits: limits.max)
+
+
+def euclidean_norm(x, fold):
+    if is_float(x):
+        return mx.sqrt(fold(mx.sum, mx.square(x)))
+    return integer_root(fold(mx.sum, mx.square(x.astype(mx.uint64))))
 
 
 def integer_root(x):
-    """The largest integer whose square is at most x (an integer array), exactly."""
-    x = x.astype(mx.uint64)
+    """The largest integer whose square is at most x (uint64), exactly."""
     root = mx.maximum(mx.sqrt(x.astype(mx.float32)).astype(mx.uint64), 1)
-    for _ in range(2):  # Newton's steps from above and below; float32 alone is off by hundreds
-        root = (root + x // root) // 2
-    root = root + ((root + 1) <= x // (root + 1)).astype(mx.uint64)
-    return mx.where(root > x // root, root - 1, root)
+    root = (root + x // root) // 2  # a step of Newton's: the float32 root is off by up to 256, this one by 1
+    root = root + (root + 1 <= x // (root + 1))
+    return root - (root > x // mx.maximum(root, 1))
 
 
 def log_sum_exp(x, fold):
-    top = extreme(mx.max, lowest=True)(x, fold)
+    top = maximum(x, fold)
     shift = mx.where(mx.isfinite(top), top, mx.zeros_like(top))
     return shift + mx.log(fold(mx.sum, exponential(x - shift)))
+
+
+def host_mean(x, **where):
+    total = np.sum(x, **where, dtype=x.dtype if x.dtype.kind in "fu" else np.int64)
+    count = max(x.size // max(total.size, 1), 1)
+    return total / count if x.dtype.kind == "f" else truncated_quotient(total, count)
+
+
+def host_extreme(function, of_floats, of_integers):
+    def reduce(x, **where):
+        kind = x.dtype.kind
+        nothing = of_floats if kind == "f" else of_floats > 0 if kind == "b" else of_integers(np.iinfo(x.dtype))
+        return function(x, **where, initial=nothing)
+
+    return reduce
+
+
+# op type: (function, function of NumPy arrays, element types, first version whose axes are an input, newest version, what it is)
+REDUCTIONS = {
+    "ReduceSum": (lambda x, fold: fold(mx.sum, x), np.sum, NUMBERS, 13, 13, "The sum"),
+    "ReduceMean": (mean, host_mean, NUMBERS, 18, 18, "The mean (of integers: rounded toward zero)"),
+    "ReduceMax": (maximum, host_extreme(np.max, -np.inf, lambda t: t.min), NUMBERS | BOOL, 18, 20, "The largest value"),
+    "ReduceMin": (minimum, host_extreme(np.min, np.inf, lambda t: t.max), NUMBERS | BOOL, 18, 20, "The smallest value"),
+    "ReduceProd": (lambda x, fold: fold(mx.prod, x), np.prod, NUMBERS, 18, 18, "The product"),
+    "ReduceL1": (lambda x, fold: fold(mx.sum, mx.abs(x)), None, NUMBERS, 18, 18, "The sum of magnitudes"),
+    "ReduceL2": (euclidean_norm, None, NUMBERS, 18, 18, "The root of the sum of squares"),
+    "ReduceLogSum": (lambda x, fold: mx.log(fold(mx.sum, x)), None, FLOATS, 18, 28, "The logarithm of the sum"),
+    "ReduceLogSumExp": (log_sum_exp, None, FLOATS, 18, 28, "The logarithm of the sum of exponentials"),
+    "ReduceSumSquare": (lambda x, fold: fold(mx.sum, mx.square(x)), None, NUMBERS, 18, 18, "The sum of squares"),
+}
+
+
+def reduction(op_type, function, host_function, dtypes, input_since, newest, summary):
+    """The two handlers of one reduction: axes as an attribute, and from some version on as an input."""
+
+    def reduce(ctx, data, axes, keepdims, noop_with_empty_axes):
+        fold = Fold(reduced_axes(data, axes, noop_with_empty_axes), ctx.device)
+        result = function(widened(data), fold).astype(data.dtype)
+        return result if keepdims else mx.squeeze(result, fold.axes)
+
+    def with_attribute(ctx, data, *, axes=None, keepdims=1):
+        return reduce(ctx, data, axes, keepdims, 0)
+
+    def with_input(ctx, data, axes: Host = None, *, keepdims=1, noop_with_empty_axes=0):
+        return reduce(ctx, data, axes, keepdims, noop_with_empty_axes)
+
+    def on_host(data, axes=None, *, keepdims=1, noop_with_empty_axes=0):
+        wide = data.astype(np.float32) if data.dtype == np.float16 else data
+        where = reduced_axes(data, axes, noop_with_empty_axes)
+        return np.asarray(host_function(wide, axis=where, keepdims=bool(keepdims))).astype(data.dtype)
+
+    with_attribute.__doc__ = with_input.__doc__ = f"{summary} over axes of data. ONNX {op_type}-{newest}."
+    handlers = (
+        op(op_type, until=input_since - 1, dtypes=dtypes)(with_attribute),
+        op(op_type, since=input_since, dtypes={"data": dtypes})(with_input),
+    )
+    for handler in handlers if host_function else ():
+        handler.host(on_host)
+    return handlers
+
+
+def reduced_axes(data, axes, noop_with_empty_axes):
+    """The axes to reduce, counted from 0 and in order; none given means all of them, or none where the attribute says so."""
+    if axes is None or not len(axes):
+        return () if noop_with_empty_axes else tuple(range(data.ndim))
+    return tuple(sorted({int(axis) % data.ndim for axis in axes}))
+
+
+reductions = [handler for op_type, row in REDUCTIONS.items() for handler in reduction(op_type, *row)]
+
+
+# Positions
+
+
+def reverse(x, axis):
+    return x[(slice(None),) * axis + (slice(None, None, -1),)]
+
+
+def position(module, find, data, axis, keepdims, select_last_index):
+    """Where `find` (argmax, argmin) finds the first or last extreme along an axis; NaN is extreme."""
+    axis %= data.ndim
+    size = data.shape[axis]
+    if data.size == 0 and size:
+        return module.zeros([*data.shape[:axis], *[1] * keepdims, *data.shape[axis + 1 :]], dtype=module.int64)
+    found = find(reverse(data, axis) if select_last_index else data, axis=axis, keepdims=bool(keepdims))
+    found = found.astype(module.int64)
+    return size - 1 - found if select_last_index else found
+
+
+@op("ArgMax", dtypes=NUMBERS)
+def arg_max(data, *, axis=0, keepdims=1, select_last_index=0):
+    """The position of the largest value along an axis, as int64; NaN is larger than all. ONNX ArgMax-13."""
+    return position(mx, mx.argmax, data, axis, keepdims, select_last_index)
+
+
+@arg_max.host
+def _(data, *, axis=0, keepdims=1, select_last_index=0):
+    return position(np, np.argmax, data, axis, keepdims, select_last_index)
+
+
+@op("ArgMin", dtypes=NUMBERS)
+def arg_min(data, *, axis=0, keepdims=1, select_last_index=0):
+    """The position of the smallest value along an axis, as int64; NaN is smaller than all. ONNX ArgMin-13."""
+    return position(mx, mx.argmin, data, axis, keepdims, select_last_index)
+
+
+@arg_min.host
+def _(data, *, axis=0, keepdims=1, select_last_index=0):
+    return position(np, np.argmin, data, axis, keepdims, select_last_index)
+
+
+def leading(module, argsort, X, k, axis, largest):
+    """The k largest (or smallest) values along an axis in order, and their positions. `argsort` is stable and puts NaN
+    last, so that equal values come in order of position and NaN is larger than all."""
+    axis %= X.ndim
+    size = X.shape[axis]
+    if not 0 <= k <= size:
+        raise ValueError(f"K is {k}, and axis {axis} has {size} elements")
+    # Sorted from the reversed input and read backwards, equal values come in order of position.
+    order = reverse(argsort(reverse(X, axis), axis=axis), axis) if largest else argsort(X, axis=axis)
+    order = order[(slice(None),) * axis + (slice(k),)].astype(module.int64)
+    order = size - 1 - order if largest else order
+    return module.take_along_axis(X, order, axis=axis), order
+
+
+@op("TopK", until=9, dtypes=FLOATS)
+def top_k_1(X, *, axis=-1, k):
+    """The k largest values along an axis in order, and their positions. ONNX TopK-1."""
+    return leading(mx, mx.argsort, X, k, axis, largest=True)
+
+
+@op("TopK", since=10, dtypes={"X": NUMBERS})
+def top_k(X, K: Host, *, axis=-1, largest=1, sorted=1):
+    """The K largest (or smallest) values along an axis and their positions, equal values in order of position; NaN is
+    larger than all. They come in order, asked for or not. ONNX TopK-24."""
+    return leading(mx, mx.argsort, X, K.item(), axis, largest)
+
+
+@top_k.host
+def _(X, K, *, axis=-1, largest=1, sorted=1):
+    return leading(np, lambda x, axis: np.argsort(x, axis, kind="stable"), X, K.item(), axis, largest)
+
+
+# Running sums and products
+
+
+def running(scan, x, axis, exclusive, reverse):
+    return scan(widened(x), axis=axis, reverse=bool(reverse), inclusive=not exclusive).astype(x.dtype)
+
+
+@op("CumSum", dtypes={"x": NUMBERS})
+def cum_sum(x, axis: Host, *, exclusive=0, reverse=0):
+    """Running sums along an axis, from its end if `reverse`, without the element itself if `exclusive`. ONNX CumSum-14."""
+    return running(mx.cumsum, x, axis.item(), exclusive, reverse)
+
+
+@cum_sum.host
+def _(x, axis, *, exclusive=0, reverse=0):
+    axis = axis.item()
+    totals = np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
+    if exclusive:
+        totals = np.roll(totals, 1, axis)
+        np.moveaxis(totals, axis, 0)[:1] = 0
+    return np.flip(totals, axis) if reverse else totals
+
+
+@op("CumProd", dtypes={"x": NUMBERS})
+def cum_prod(x, axis: Host, *, exclusive=0, reverse=0):
+    """Running products along an axis, with CumSum's attributes. ONNX CumProd-26."""
+    return running(mx.cumprod, x, axis.item(), exclusive, reverse)
+
+
+# Softmax and its relatives. Before version 13 they see a matrix: all axes from `axis` on are one.
+
+
+def softmax(x):
+    """Along the last axis."""
+    if x.dtype != mx.float64 or not x.size:
+        return mx.softmax(x, axis=-1, precise=True)
+    powers = exponential(x - mx.max(x, axis=-1, keepdims=True))
+    return powers / mx.sum(powers, axis=-1, keepdims=True)
+
+
+def log_softmax(x):
+    """Along the last axis."""
+    if not x.size:
+        return x
+    wide = widened(x)
+    wide = wide - mx.max(wide, axis=-1, keepdims=True)
+    return (wide - mx.log(mx.sum(exponential(wide), axis=-1, keepdims=True))).astype(x.dtype)
+
+
+def hardmax(x):
+    """Along the last axis."""
+    if not x.size:
+        return x
+    first = mx.argmax(x, axis=-1, keepdims=True)
+    return (mx.arange(x.shape[-1], dtype=first.dtype) == first).astype(x.dtype)
+
+
+SOFTMAXES = {
+    "Softmax": (softmax, "The exponentials of the values, divided by their sum"),
+    "LogSoftmax": (log_softmax, "The logarithm of Softmax"),
+    "Hardmax": (hardmax, "1 at the first largest value, 0 elsewhere"),
+}
+
+
+def of_rows(op_type, function, summary):
+    """The two handlers of an operator that works on rows, from its function along a last axis."""
+
+    def of_matrix(input, *, axis=1):
+        axis = axis + input.ndim if axis < 0 else axis
+        rows, columns = prod(input.shape[:axis]), prod(input.shape[axis:])
+        return function(input.reshape(rows, columns)).reshape(input.shape)
+
+    def along_axis(input, *, axis=-1):
+        return mx.swapaxes(function(mx.swapaxes(input, axis, -1)), axis, -1)
+
+    of_matrix.__doc__ = f"{summary}, over all axes from `axis` on. ONNX {op_type}-11."
+    along_axis.__doc__ = f"{summary}, along one axis. ONNX {op_type}-13."
+    return op(op_type, until=12, dtypes=FLOATS)(of_matrix), op(op_type, since=13, dtypes=FLOATS)(along_axis)
+
+
+softmaxes = [handler for op_type, row in SOFTMAXES.items() for handler in of_rows(op_type, *row)]

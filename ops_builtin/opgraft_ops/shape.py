@@ -9,65 +9,76 @@ import numpy as np
 
 from opgraft.ops import Anywhere, Host, op, to_device
 from opgraft.ops.arrays import device_from_storage
+from opgraft_ops._shared import same_on_host
 
 SMALL = 1024
 """An array of equal elements is made on the host up to this size, since it may be a shape."""
 
 
+@same_on_host
 @op("Shape")
 def shape(data: Anywhere, *, start=0, end=None):
     """The sizes data.shape[start:end], as int64. ONNX Shape-25."""
     return np.array(data.shape[slice(start, end)], np.int64)
 
 
+@same_on_host
 @op("Size")
 def size(data: Anywhere):
     """The number of elements, as an int64 scalar. ONNX Size-25."""
     return np.array(prod(data.shape), np.int64)
 
 
+@same_on_host
 @op("Identity")
-def identity(input: Anywhere):
+def identity(input):
     """The input itself. ONNX Identity-25."""
     return input
 
 
+@same_on_host
 @op("Reshape", until=4)
 def reshape_to_attribute(data, *, shape, consumed_inputs=None):
     """data with another shape, which an attribute gives. ONNX Reshape-1."""
     return data.reshape(target_shape(data.shape, shape, 0))
 
 
+@same_on_host
 @op("Reshape", since=5)
 def reshape(data, shape: Host, *, allowzero=0):
     """data with another shape; 0 keeps a dimension (unless allowzero), -1 takes what is left. ONNX Reshape-25."""
     return data.reshape(target_shape(data.shape, shape, allowzero))
 
 
+@same_on_host
 @op("Flatten")
 def flatten(input, *, axis=1):
     """A matrix: the dimensions before axis make its rows, the others its columns. ONNX Flatten-25."""
     return input.reshape([prod(input.shape[:axis]), prod(input.shape[axis:])])
 
 
+@same_on_host
 @op("Squeeze", until=12)
 def squeeze_attribute(data, *, axes=()):
     """data without the dimensions `axes`, each of size 1; without axes, without all of size 1. ONNX Squeeze-11."""
     return data.reshape(shape_without(data.shape, axes))
 
 
+@same_on_host
 @op("Squeeze", since=13)
 def squeeze(data, axes: Host | None = None):
     """data without the dimensions `axes`, each of size 1; without axes, without all of size 1. ONNX Squeeze-25."""
     return data.reshape(shape_without(data.shape, () if axes is None else axes))
 
 
+@same_on_host
 @op("Unsqueeze", until=12)
 def unsqueeze_attribute(data, *, axes):
     """data with new dimensions of size 1 at the places `axes` of the result. ONNX Unsqueeze-11."""
     return data.reshape(shape_with(data.shape, axes))
 
 
+@same_on_host
 @op("Unsqueeze", since=13)
 def unsqueeze(data, axes: Host):
     """data with new dimensions of size 1 at the places `axes` of the result. ONNX Unsqueeze-25."""
@@ -83,13 +94,6 @@ def transpose(data, *, perm=None):
 @transpose.host
 def transpose_on_host(data, *, perm=None):
     return np.transpose(data, perm)
-
-
-for either in (
-    *(shape, size, identity, reshape_to_attribute, reshape, flatten),
-    *(squeeze_attribute, squeeze, unsqueeze_attribute, unsqueeze),
-):
-    either.host(either.function)  # what these do to an MLX array, they do to a NumPy array
 
 
 @op("Constant")

@@ -1,4 +1,4 @@
-"""What the tests of the host share: small models, sessions of them, and scripts run in a Python process of their own."""
+"""What the tests of the host share: small models, sessions of them, and scripts run in a fresh Python process."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def open_session(
     host.register()
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4 if quiet else 2
+    settings.intra_op_num_threads = 1
     if not optimized:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == host.EP_NAME]

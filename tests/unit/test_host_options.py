@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import host_models
 import onnxruntime
 import pytest
@@ -72,13 +74,11 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         chosen_device("gpu", gpu_chosen=False, gpu_offered=False)
 
 
-def test_declined_nodes_are_logged_on_request(capfd: pytest.CaptureFixture[str]) -> None:
-    model = host_models.model_of(
-        [host_models.helper.make_node("Add", ["x", "x"], ["z"], name="the sum")],
-        {"x": (host_models.TensorProto.STRING, [2])} if False else {"x": (host_models.TensorProto.DOUBLE, [2])},
-        {"z": (host_models.TensorProto.DOUBLE, [2])},
-    )
-    registry = "deny everything"
-    del registry
-    host_models.open_session(model, {"log_declined": "on"}, quiet=False)
-    capfd.readouterr()
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_declined_nodes_are_logged_on_request(switch: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    registry = tmp_path / "registry.yaml"
+    registry.write_text('version: 1\nops:\n  Add: {deny: ["*"]}\n')
+    options = {"log_declined": switch, "registry": str(registry)}
+    host_models.open_session(host_models.add_model(), options, quiet=False)
+    log = capfd.readouterr().err
+    assert ("opgraft declines ai.onnx::Add 'sum': " in log) == (switch == "on")

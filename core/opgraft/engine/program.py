@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.errors import OpgraftError, TranslationError
+from opgraft.engine.results import as_held, outputs_of
+from opgraft.errors import ModelError, TranslationError
 from opgraft.graph import Array, Initializer, Value
-from opgraft.ops.arrays import device_from_storage, element_type, host_from_storage, to_device, to_host
+from opgraft.ops.arrays import device_from_storage, element_type, to_device, to_host
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
 from opgraft.plan import ABSENT, Plan, Step
 from opgraft.registry import Candidate, Registry
 
 SMALL = 1024
-"""A constant of at most this many elements is kept on the host too, since shape arithmetic may read it."""
+"""Shape arithmetic is done on values of at most this many elements; constants no larger are kept on the host too."""
 
 _random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
 
 
 def _random_key() -> mx.array:
     return mx.random.key(next(_random_seeds))
+
+
+class _Prepared(dict[Hashable, Any]):
+    """What translators keep between runs. An MLX array that is yet to be computed belongs to the thread that made it:
+    it is computed before another thread can come upon it."""
+
+    def setdefault(self, key: Hashable, default: Any = None) -> Any:
+        mx.eval(default)
+        return super().setdefault(key, default)
 
 
 class ConstantStore:
@@ -47,10 +58,18 @@ class ConstantStore:
 
 @dataclass(slots=True)
 class Frame:
-    """The values of one run, by slot: on the device, on the host, or on both."""
+    """The values of one run, by slot: on the device, on the host, or on both.
+
+    bfloat16, which NumPy lacks, is held on the device alone. An `eager` frame has each step computed at once, so that
+    what fails is found where it fails.
+    """
 
     device: list[Any]
     host: list[Any]
+    eager: bool = False
+
+    def copy(self, eager: bool) -> Frame:
+        return Frame(self.device.copy(), self.host.copy(), eager)
 
     def on_device(self, slot: int) -> Any:
         value = self.device[slot]
@@ -61,7 +80,9 @@ class Frame:
     def on_host(self, slot: int) -> Any:
         value = self.host[slot]
         if value is None and self.device[slot] is not None:
-            value = self.host[slot] = to_host(self.device[slot])
+            value = to_host(self.device[slot])
+            if self.device[slot].dtype != mx.bfloat16:
+                self.host[slot] = value
         return value
 
     def anywhere(self, slot: int) -> Any:
@@ -69,10 +90,13 @@ class Frame:
         return self.device[slot] if value is None else value
 
     def put(self, slot: int, value: Any) -> None:
-        if isinstance(value, mx.array):
-            self.device[slot] = value
-        else:
-            self.host[slot] = None if value is None else np.asarray(value)
+        """Keep a value.
+
+        Raises:
+            TypeError: it is no array, or one of an element type that MLX lacks.
+        """
+        held = as_held(value)
+        (self.device if isinstance(held, mx.array) else self.host)[slot] = held
 
     def drop(self, slot: int) -> None:
         self.device[slot] = None
@@ -91,7 +115,7 @@ class _Bound:
     dead: tuple[int, ...]
     host_form: HostForm | None
     wanted_on_host: bool
-    cache: dict[Hashable, Any] = field(default_factory=dict)
+    cache: _Prepared = field(default_factory=_Prepared)
 
 
 _READERS: dict[Place, Callable[[Frame, int], Any]] = {
@@ -109,13 +133,20 @@ class Program:
         registry: names the handler of each step; every step must be claimed by one.
         device: "cpu", "gpu", or None for MLX's default device.
         constants: where converted constants are shared between programs of one session.
+        is_body: True for a control-flow body, whose outputs may decide what runs next.
 
     Raises:
         TranslationError: a step that no handler claims.
     """
 
     def __init__(
-        self, plan: Plan, registry: Registry, device: str | None = None, constants: ConstantStore | None = None
+        self,
+        plan: Plan,
+        registry: Registry,
+        device: str | None = None,
+        constants: ConstantStore | None = None,
+        *,
+        is_body: bool = False,
     ) -> None:
         self.plan = plan
         self.registry = registry
@@ -124,10 +155,11 @@ class Program:
         constants = constants if constants is not None else ConstantStore()
         candidates = [_candidate(registry, step) for step in plan.steps]
         bodies = [
-            {name: Program(body.plan, registry, device, constants) for name, body in step.bodies.items()}
+            {name: Program(body.plan, registry, device, constants, is_body=True) for name, body in step.bodies.items()}
             for step in plan.steps
         ]
-        wanted = self._wanted_on_host(candidates, bodies)
+        steering = {slot for slot in plan.outputs if is_body and _steers(plan.values[slot])}
+        wanted = self._wanted_on_host(steering, candidates, bodies)
         self.captures_on_host = tuple(slot in wanted for slot in range(len(plan.inputs), plan.first_constant))
         last_use = self._last_uses()
         first, end = plan.first_constant, plan.first_constant + len(plan.constants)
@@ -147,7 +179,8 @@ class Program:
             )
             for number, (step, candidate, inner) in enumerate(zip(plan.steps, candidates, bodies, strict=True))
         )
-        self._template = self._constant_frame(constants, wanted)
+        with self._on_device():
+            self._template = self._constant_frame(constants, wanted)
 
     def run(self, inputs: Sequence[Array | mx.array | None]) -> list[mx.array | Array]:
         """Run the plan.
@@ -160,38 +193,47 @@ class Program:
             The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host.
 
         Raises:
+            ModelError: `inputs` are not as many as the plan has, or not arrays.
             TranslationError: a node failed; the message names it and says what to do.
         """
+        if len(inputs) != len(self.plan.inputs):
+            raise ModelError(f"{self.plan.name!r} takes {len(self.plan.inputs)} inputs, and {len(inputs)} were given")
         with self._on_device():
-            outputs = self._outputs(inputs, each=None)
+            frame = self._first_frame(inputs)
             try:
+                self.execute(frame)
+                outputs = [self._result(frame, slot) for slot in self.plan.outputs]
                 mx.eval([value for value in outputs if isinstance(value, mx.array)])
-            except (RuntimeError, ValueError) as error:
-                raise self._blame(inputs, error) from error
+            except Exception as error:
+                found = self._blame(inputs, error)
+                raise found from found.__cause__ or error
         return outputs
 
-    def _outputs(self, inputs: Sequence[Any], each: Callable[[_Bound, Frame], None] | None) -> list[Any]:
-        frame = Frame(self._template.device.copy(), self._template.host.copy())
+    def _first_frame(self, inputs: Sequence[Any], eager: bool = False) -> Frame:
+        frame = self._template.copy(eager)
         for slot, (value, given) in enumerate(zip(self.plan.inputs, inputs, strict=True)):
-            if value.dtype == "bfloat16" and not isinstance(given, mx.array):
-                frame.device[slot] = device_from_storage(given, value.dtype)
-            else:
-                frame.put(slot, given)
-        self.execute(frame, each)
-        return [self._result(frame, slot) for slot in self.plan.outputs]
+            try:
+                if value.dtype == "bfloat16" and isinstance(given, np.ndarray):
+                    frame.device[slot] = device_from_storage(given, value.dtype)
+                elif given is not None:
+                    frame.put(slot, given)
+            except (TypeError, ValueError) as error:
+                raise ModelError(f"input {value.name!r}: {error}") from error
+        return frame
 
     def _result(self, frame: Frame, slot: int) -> Any:
         value = frame.device[slot]
         return frame.host[slot] if value is None else value
 
-    def execute(self, frame: Frame, each: Callable[[_Bound, Frame], None] | None = None) -> None:
+    def execute(self, frame: Frame) -> None:
         """Run every step over a frame whose inputs and captures are in place; results are left in the frame."""
         for bound in self._bound:
             try:
                 self._step(bound, frame)
-                if each is not None:
-                    each(bound, frame)
-            except OpgraftError:
+                if frame.eager:
+                    made = [frame.device[slot] for slot in bound.step.outputs if slot != ABSENT]
+                    mx.eval([value for value in made if value is not None])
+            except TranslationError:
                 raise
             except Exception as error:
                 raise self._failure(bound, frame, error) from error
@@ -214,15 +256,11 @@ class Program:
             random_key=_random_key,
             on_host=on_host,
         )
-        results = bound.candidate.translate(ctx=context, node=bound.step.node)
         outputs = bound.step.outputs
-        if results is None or len(results) < len(outputs):
-            raise TypeError(f"the translator gave {len(results or ())} outputs, and the node has {len(outputs)}")
+        results = outputs_of(bound.candidate.translate(ctx=context, node=bound.step.node), len(outputs))
         for slot, result in zip(outputs, results, strict=False):
             if slot != ABSENT:
-                if on_host:
-                    result = _as_declared(result, self.plan.values[slot])
-                frame.put(slot, result)
+                frame.put(slot, _as_declared(result, self.plan.values[slot]) if on_host else result)
 
     def _stays_on_host(self, bound: _Bound, frame: Frame) -> bool:
         """True where a step runs in NumPy: it can, all it reads is on the host, and either somebody needs its result
@@ -245,14 +283,18 @@ class Program:
     def _on_device(self) -> AbstractContextManager[Any]:
         return nullcontext() if mx.default_device() == mx.Device(self._device, 0) else mx.stream(self._device)
 
-    def _wanted_on_host(self, candidates: Sequence[Candidate], bodies: Sequence[dict[str, Program]]) -> set[int]:
+    def _wanted_on_host(
+        self, steering: Set[int], candidates: Sequence[Candidate], bodies: Sequence[dict[str, Program]]
+    ) -> set[int]:
         """The slots whose elements somebody needs on the host, directly or through arithmetic that can run there."""
         plan = self.plan
-        wanted = {slot for slot in plan.outputs if _steers(plan.values[slot])} if plan.captures else set()
+        wanted = set(steering)
         for step, candidate, inner in zip(reversed(plan.steps), reversed(candidates), reversed(bodies), strict=True):
             passed_on = candidate.host_form is not None and any(slot in wanted for slot in step.outputs)
             for index, slot in enumerate(step.inputs):
-                if slot != ABSENT and (passed_on or candidate.place(index) is Place.HOST):
+                if slot != ABSENT and (
+                    candidate.place(index) is Place.HOST or (passed_on and _may_be_small(plan.values[slot]))
+                ):
                     wanted.add(slot)
             for name, program in inner.items():
                 captured = step.bodies[name].captured
@@ -260,14 +302,14 @@ class Program:
         return wanted
 
     def _last_uses(self) -> list[tuple[int, ...]]:
-        """For each step, the slots that no later step and no output reads; constants stay."""
+        """For each step, the slots that no later step and no output reads; captures and constants stay."""
         last: dict[int, int] = {}
         for number, step in enumerate(self.plan.steps):
             captured = [slot for body in step.bodies.values() for slot in body.captured]
             for slot in (*step.inputs, *step.outputs, *captured):
                 last[slot] = number
         plan = self.plan
-        kept = {ABSENT, *plan.outputs, *range(plan.first_constant, plan.first_constant + len(plan.constants))}
+        kept = {ABSENT, *plan.outputs, *range(len(plan.inputs), plan.first_constant + len(plan.constants))}
         dead: list[list[int]] = [[] for _ in plan.steps]
         for slot, number in last.items():
             if slot not in kept:
@@ -282,25 +324,24 @@ class Program:
             slot for bound in self._bound for read, slot in bound.readers if read is not Frame.on_host
         } | {slot for bound in self._bound for _, captured in bound.bodies.values() for slot in captured}
         for slot, initializer in enumerate(self.plan.constants, self.plan.first_constant):
-            stored = initializer.read()
-            dtype = initializer.value.dtype
-            if slot in wanted or stored.size <= SMALL:
-                frame.host[slot] = np.array(host_from_storage(stored, dtype))
-            if slot in read_on_device or slot in self.plan.outputs:
+            value = initializer.value
+            is_bfloat16 = value.dtype == "bfloat16"
+            if not is_bfloat16 and (slot in wanted or _may_be_small(value)):
+                frame.host[slot] = np.array(initializer.read())
+            if is_bfloat16 or slot in read_on_device or slot in self.plan.outputs:
                 frame.device[slot] = constants.device(initializer)
         return frame
 
-    def _blame(self, inputs: Sequence[Any], error: Exception) -> Exception:
-        """The error that names the node whose evaluation failed, found by running again one node at a time."""
-
-        def evaluate(bound: _Bound, frame: Frame) -> None:
-            mx.eval([frame.device[slot] for slot in bound.step.outputs if slot != ABSENT and frame.device[slot] is not None])
-
+    def _blame(self, inputs: Sequence[Any], error: Exception) -> TranslationError:
+        """The error that names the node that failed, found by running again and computing one node at a time: MLX is
+        lazy, and fails where something is read, which may be far from what could not be computed."""
         try:
-            self._outputs(inputs, each=evaluate)
-        except OpgraftError as found:
+            self.execute(self._first_frame(inputs, eager=True))
+        except TranslationError as found:
             return found
-        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {error}")
+        if isinstance(error, TranslationError):
+            return error
+        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {type(error).__name__}: {error}")
 
     def _failure(self, bound: _Bound, frame: Frame, error: Exception) -> TranslationError:
         node = bound.step.node
@@ -308,7 +349,8 @@ class Program:
         return TranslationError(
             f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack "
             f"{bound.candidate.pack!r}: {type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. To leave this "
-            f"operator to the CPU, put into registry.yaml:  ops: {{\"{node.operator}\": {{deny: [\"{bound.candidate.pack}\"]}}}}"
+            f"operator to the CPU, put into registry.yaml:  "
+            f'ops: {{"{node.operator}": {{deny: ["{bound.candidate.pack}"]}}}}'
         )
 
 
@@ -324,16 +366,18 @@ class _Body:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         program = self.program
-        frame = Frame(program._template.device.copy(), program._template.host.copy())
+        frame = program._template.copy(self.outer.eager)
         plan = program.plan
         if len(inputs) != len(plan.inputs):
             raise TypeError(f"body {plan.name!r} takes {len(plan.inputs)} inputs, and got {len(inputs)}")
         for slot, value in enumerate(inputs):
             frame.put(slot, value)
-        for slot, outer in enumerate(self.captured, len(plan.inputs)):
-            frame.device[slot] = self.outer.device[outer]
-            frame.host[slot] = self.outer.host[outer]
+        captured = list(enumerate(self.captured, len(plan.inputs)))
+        for slot, outer in captured:
+            frame.device[slot], frame.host[slot] = self.outer.device[outer], self.outer.host[outer]
         program.execute(frame)
+        for slot, outer in captured:  # what was brought to the other side need not be brought there at every call
+            self.outer.device[outer], self.outer.host[outer] = frame.device[slot], frame.host[slot]
         return tuple(frame.anywhere(slot) for slot in plan.outputs)
 
 
@@ -354,10 +398,16 @@ def _steers(value: Value) -> bool:
     return value.dtype in ("bool", "int64", "int32") and value.rank in (0, 1, None)
 
 
+def _may_be_small(value: Value) -> bool:
+    return value.static_shape is None or prod(value.static_shape) <= SMALL
+
+
 def _as_declared(result: Any, value: Value) -> Any:
     """A host result in the element type that the graph declares, which NumPy's promotions may have left."""
-    if result is None or value.dtype is None or value.dtype == "bfloat16":
+    if result is None or value.dtype is None:
         return result
+    if value.dtype == "bfloat16":
+        return to_device(result).astype(mx.bfloat16)
     return np.asarray(result).astype(value.dtype, copy=False)
 
 

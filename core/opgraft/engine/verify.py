@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
+from opgraft.engine.results import as_held, outputs_of
 from opgraft.graph import Node, Shape, Value
 from opgraft.ops.arrays import MLX_TYPE, element_type, host_from_storage
 from opgraft.ops.context import Context
@@ -17,8 +17,8 @@ from opgraft.registry import Candidate
 STAND_IN_SIZES = (4, 1)
 """What an unknown dimension is taken to be, in turn, until one makes the translator happy."""
 
-_BUGS = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
-"""What no choice of sizes explains."""
+_OF_SIZES = (ValueError, RuntimeError, IndexError, ArithmeticError, AssertionError)
+"""What a wrong choice of sizes may raise; anything else is a fault of the translator's, whatever the sizes."""
 
 
 def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
@@ -32,19 +32,17 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
     if node.bodies or not node.outputs:
         return None
     exact = all(value is None or value.static_shape is not None for value in node.inputs)
-    problem: str | None = None
     for size in STAND_IN_SIZES[:1] if exact else STAND_IN_SIZES:
-        inputs = _stand_ins(node, candidate, size)
-        if inputs is None:
-            return None
         try:
-            outputs = _translate(node, candidate, inputs, device)
+            with mx.stream(getattr(mx, device)):
+                inputs = _stand_ins(node, candidate, size)
+                if inputs is None:
+                    return None
+                outputs = _translate(node, candidate, inputs, device)
+                return next(_mismatches(node, outputs, exact), None)
         except Exception as error:  # whatever a pack raises is its claim's problem
-            problem = f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
-            if exact or isinstance(error, _BUGS):
-                return problem
-            continue
-        return next(_mismatches(node, outputs, exact), None)
+            if exact or isinstance(error, NotImplementedError) or not isinstance(error, _OF_SIZES):
+                return f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
     return None  # no size fitted; a run's own sizes may
 
 
@@ -66,33 +64,30 @@ def _stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
     return inputs
 
 
-def _translate(node: Node, candidate: Candidate, inputs: list[Any], device: str) -> list[Any]:
+def _translate(node: Node, candidate: Candidate, inputs: list[Any], device: str) -> Sequence[Any]:
     context = Context(
         node,
         inputs,
         device=device,
         cache={},
-        constant=[node.constant(index) is not None for index in range(len(inputs))],
+        constant=[node.is_constant(index) for index in range(len(inputs))],
         bodies={},
         random_key=lambda: mx.random.key(0),
     )
-    with mx.stream(getattr(mx, device)):
-        return list(candidate.translate(ctx=context, node=node) or ())
+    return outputs_of(candidate.translate(ctx=context, node=node), len(node.outputs))
 
 
-def _mismatches(node: Node, outputs: list[Any], exact: bool) -> Iterator[str]:
+def _mismatches(node: Node, outputs: Sequence[Any], exact: bool) -> Iterator[str]:
     for index, value in enumerate(node.outputs):
         if value is None:
             continue
-        if index >= len(outputs) or outputs[index] is None:
-            yield f"its translation gives {len(outputs)} outputs, and the node has {len(node.outputs)}"
-            return
-        output = outputs[index] if isinstance(outputs[index], mx.array) else np.asarray(outputs[index])
+        output = as_held(outputs[index])
         found, shape = element_type(output), tuple(output.shape)
         if value.dtype is not None and found != value.dtype:
             yield f"its translation gives {found} for output {value.name!r}, and the model says {value.dtype}"
         if not _fits(value, shape, exact):
-            yield f"its translation gives shape {list(shape)} for output {value.name!r}, and the model says {_text(value.shape)}"
+            declared = _text(value.shape)
+            yield f"its translation gives shape {list(shape)} for output {value.name!r}, and the model says {declared}"
 
 
 def _fits(value: Value, shape: tuple[int, ...], exact: bool) -> bool:
@@ -100,7 +95,9 @@ def _fits(value: Value, shape: tuple[int, ...], exact: bool) -> bool:
         return True
     if len(value.shape) != len(shape):
         return False
-    return not exact or all(not isinstance(dim, int) or dim == size for dim, size in zip(value.shape, shape, strict=True))
+    return not exact or all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(value.shape, shape, strict=True)
+    )
 
 
 def _text(shape: Shape | None) -> str:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from opgraft.errors import Decline
+from opgraft.errors import Decline, ModelError
 
 Dim: TypeAlias = int | str | None
 """A dimension: its size, the name of a symbolic size, or None where nothing is known."""
@@ -23,7 +23,17 @@ Shape: TypeAlias = tuple[Dim, ...]
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
-AttributeValue: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Array | Graph"
+
+class UnreadableAttribute:
+    """Stands for an attribute of a kind that no handler can take: a sparse tensor, a type, a packed element type."""
+
+    def __repr__(self) -> str:
+        return "an attribute that cannot be read"
+
+
+AttributeValue: TypeAlias = (
+    "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Array | Graph | UnreadableAttribute"
+)
 
 ONNX_DOMAIN = "ai.onnx"
 
@@ -122,13 +132,19 @@ class Node:
         value = self.input(index)
         return None if value is None else value.rank
 
+    def is_constant(self, index: int) -> bool:
+        """True where the model fixes the elements of input `index`; nothing is read to find out."""
+        return self._fixed(index) is not None
+
     def constant(self, index: int) -> Array | None:
         """The elements of input `index` where the model fixes them, otherwise None."""
+        initializer = self._fixed(index)
+        return None if initializer is None else initializer.read()
+
+    def _fixed(self, index: int) -> Initializer | None:
         value = self.input(index)
-        if value is None:
-            return None
-        initializer = self.graph.find_initializer(value.name)
-        return initializer.read() if initializer is not None and initializer.constant else None
+        initializer = None if value is None else self.graph.find_initializer(value.name)
+        return initializer if initializer is not None and initializer.constant else None
 
     def require(self, condition: object, reason: str) -> None:
         """Decline this node with `reason` unless `condition` holds. For claim predicates.
@@ -166,7 +182,7 @@ class Graph:
         return frozenset([*(value.name for value in self.inputs), *self.initializers, *produced])
 
     def find_initializer(self, name: str) -> Initializer | None:
-        """The initializer that `name` means here, looking outward through enclosing graphs; None if it is another value."""
+        """The initializer that `name` means here, looking outward through enclosing graphs; None for other values."""
         graph: Graph | None = self
         while graph is not None:
             if name in graph.initializers:
@@ -190,7 +206,7 @@ def topologically_sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """`nodes` so that each follows the producers of its inputs, otherwise in the order given.
 
     Raises:
-        ValueError: the nodes form a cycle.
+        ModelError: the nodes form a cycle.
     """
     producer = {output.name: index for index, node in enumerate(nodes) for output in node.outputs if output is not None}
     consumers: list[list[int]] = [[] for _ in nodes]
@@ -212,5 +228,6 @@ def topologically_sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
             if missing[consumer] == 0:
                 heapq.heappush(ready, consumer)
     if len(order) != len(nodes):
-        raise ValueError("the graph's nodes form a cycle")
+        stuck = next(node for node, count in zip(nodes, missing, strict=True) if count)
+        raise ModelError(f"the graph's nodes form a cycle, at or before node {stuck.label!r}")
     return tuple(order)

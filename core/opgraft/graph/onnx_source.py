@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
-from google.protobuf.message import DecodeError
-from onnx import AttributeProto, TensorProto, TypeProto
+from google.protobuf.message import Error as ProtobufError
+from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
 from opgraft.errors import ModelError
 from opgraft.graph.element_types import NAME_OF_ONNX, STORAGE
@@ -22,10 +24,14 @@ from opgraft.graph.model import (
     Initializer,
     Node,
     Shape,
+    UnreadableAttribute,
     Value,
     normalized_domain,
     topologically_sorted,
 )
+
+FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS = 4
+"""Before this IR version every initializer had to be a graph input too, and was a constant nevertheless."""
 
 
 def load_model(path: str | Path) -> onnx.ModelProto:
@@ -40,8 +46,8 @@ def load_model(path: str | Path) -> onnx.ModelProto:
     if path.is_dir():
         raise ModelError(f"{path}: a folder, not a model file")
     try:
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, OSError, ValueError, UnicodeDecodeError) as error:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    except (ProtobufError, OSError, ValueError) as error:
         raise ModelError(f"{path}: not an ONNX model, or cut short ({type(error).__name__}: {error})") from error
     if not model.HasField("graph"):
         raise ModelError(f"{path}: not an ONNX model (it holds no graph)")
@@ -56,60 +62,63 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".") -> Graph:
     Args:
         model: the model.
         folder: where its external data lies.
+
+    Raises:
+        ModelError: its nodes form a cycle.
     """
-    try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        pass  # types stay as the file gives them
+    with suppress(onnx.shape_inference.InferenceError, ProtobufError, ValueError, RuntimeError):
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)  # otherwise types stay as the file gives them
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
-    return _Reader(opsets, Path(folder)).graph(model.graph, {})
+    overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
+    return _Reader(opsets, Path(folder), overridable).graph(model.graph, {})
 
 
 class _Reader:
-    def __init__(self, opsets: Mapping[str, int], folder: Path) -> None:
+    def __init__(self, opsets: Mapping[str, int], folder: Path, overridable: bool) -> None:
         self.opsets = opsets
         self.folder = folder
+        self.overridable = overridable
 
     def graph(self, proto: onnx.GraphProto, outer: Mapping[str, Value]) -> Graph:
         """`outer`: the values that enclosing graphs define, by name."""
         known = dict(outer)
+        known.update({name: Value(name) for node in proto.node for name in node.output if name})
         for info in (*proto.value_info, *proto.input, *proto.output):
-            known[info.name] = _value(info.name, info.type)
-        formals = {info.name for info in proto.input}
+            if info.type.WhichOneof("value") or info.name not in known:
+                known[info.name] = _value(info.name, info.type)
+        formals = {info.name for info in proto.input} if self.overridable else set()
         initializers: dict[str, Initializer] = {}
         for tensor in proto.initializer:
             self._carry(initializers, tensor.name, tensor, constant=tensor.name not in formals)
-        nodes: list[Node] = []
+        for sparse in proto.sparse_initializer:
+            self._carry(initializers, sparse.values.name, sparse, constant=sparse.values.name not in formals)
+        computed: list[onnx.NodeProto] = []
         for node in proto.node:
             constant = _constant_tensor(node)
             if constant is None:
-                continue
-            self._carry(initializers, node.output[0], constant, constant=True)
-        known.update({name: each.value for name, each in initializers.items()})
-        for node in proto.node:
-            if node.output and node.output[0] in initializers:
-                continue
-            nodes.append(self._node(node, known))
+                computed.append(node)
+            else:
+                self._carry(initializers, node.output[0], constant, constant=True)
+        known.update({name: each.value for name, each in initializers.items() if each.constant or name not in known})
         return Graph(
             name=proto.name,
             inputs=tuple(known[info.name] for info in proto.input),
             outputs=tuple(known[info.name] for info in proto.output),
-            nodes=topologically_sorted(nodes),
+            nodes=topologically_sorted([self._node(node, known) for node in computed]),
             initializers=initializers,
             opsets=self.opsets,
         )
 
-    def _carry(self, into: dict[str, Initializer], name: str, tensor: TensorProto, *, constant: bool) -> None:
-        value = Value(name, NAME_OF_ONNX.get(tensor.data_type), tuple(tensor.dims))
-        into[name] = Initializer(value, self._reader(tensor), constant)
+    def _carry(
+        self, into: dict[str, Initializer], name: str, tensor: TensorProto | SparseTensorProto, *, constant: bool
+    ) -> None:
+        sparse = isinstance(tensor, SparseTensorProto)
+        data_type = tensor.values.data_type if sparse else tensor.data_type
+        read = partial(dense_array if sparse else storage_array, tensor, self.folder)
+        into[name] = Initializer(Value(name, NAME_OF_ONNX.get(data_type), tuple(tensor.dims)), read, constant)
 
-    def _reader(self, tensor: TensorProto) -> Callable[[], Array]:
-        return lambda: storage_array(tensor, self.folder)
-
-    def _node(self, proto: onnx.NodeProto, known: dict[str, Value]) -> Node:
+    def _node(self, proto: onnx.NodeProto, known: Mapping[str, Value]) -> Node:
         domain = normalized_domain(proto.domain)
-        for name in proto.output:
-            known.setdefault(name, Value(name))
         attributes = {each.name: self._attribute(each, known) for each in proto.attribute}
         implicit: dict[str, Value] = {}
         for body in (value for value in attributes.values() if isinstance(value, Graph)):
@@ -126,7 +135,14 @@ class _Reader:
         )
 
     def _attribute(self, proto: AttributeProto, known: Mapping[str, Value]) -> AttributeValue:
-        return _ATTRIBUTE_READERS[proto.type](self, proto, known)
+        read = _ATTRIBUTE_READERS.get(proto.type)
+        return UnreadableAttribute() if read is None else read(self, proto, known)
+
+    def tensor_attribute(self, tensor: TensorProto) -> AttributeValue:
+        try:
+            return storage_array(tensor, self.folder)
+        except ModelError:
+            return UnreadableAttribute()
 
 
 _ATTRIBUTE_READERS: dict[int, Callable[[_Reader, AttributeProto, Mapping[str, Value]], AttributeValue]] = {
@@ -136,7 +152,7 @@ _ATTRIBUTE_READERS: dict[int, Callable[[_Reader, AttributeProto, Mapping[str, Va
     AttributeProto.INTS: lambda reader, proto, known: tuple(proto.ints),
     AttributeProto.FLOATS: lambda reader, proto, known: tuple(proto.floats),
     AttributeProto.STRINGS: lambda reader, proto, known: tuple(_text(each) for each in proto.strings),
-    AttributeProto.TENSOR: lambda reader, proto, known: storage_array(proto.t, reader.folder),
+    AttributeProto.TENSOR: lambda reader, proto, known: reader.tensor_attribute(proto.t),
     AttributeProto.GRAPH: lambda reader, proto, known: reader.graph(proto.g, known),
 }
 
@@ -169,14 +185,30 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
     return np.ascontiguousarray(array).view(storage).reshape(tuple(tensor.dims))
 
 
-def _constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
+def dense_array(sparse: SparseTensorProto, folder: str | Path = ".") -> Array:
+    """The elements of a sparse tensor, zeros among them, in storage form; see `storage_array`."""
+    values = storage_array(sparse.values, folder)
+    places = storage_array(sparse.indices, folder).astype(np.int64)
+    array = np.zeros(tuple(sparse.dims), values.dtype)
+    if places.ndim == 1:
+        array.flat[places] = values
+    else:
+        array[tuple(places.T)] = values
+    return array
+
+
+def _constant_tensor(node: onnx.NodeProto) -> TensorProto | SparseTensorProto | None:
     if node.op_type != "Constant" or normalized_domain(node.domain) != ONNX_DOMAIN or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
+    tensor: TensorProto | SparseTensorProto | None = None
     if attribute.name == "value":
-        return attribute.t
-    make = _CONSTANT_FORMS.get(attribute.name)
-    return None if make is None else onnx.numpy_helper.from_array(make(attribute), node.output[0])
+        tensor = attribute.t
+    elif attribute.name == "sparse_value":
+        tensor = attribute.sparse_tensor
+    elif attribute.name in _CONSTANT_FORMS:
+        tensor = onnx.numpy_helper.from_array(_CONSTANT_FORMS[attribute.name](attribute), node.output[0])
+    return tensor
 
 
 _CONSTANT_FORMS: dict[str, Callable[[AttributeProto], Any]] = {
@@ -201,7 +233,9 @@ def _shape(tensor: TypeProto.Tensor) -> Shape | None:
     if not tensor.HasField("shape"):
         return None
     return tuple(
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in tensor.shape.dim
+        # some exporters write -1 for a size that they do not know
+        (dim.dim_value if dim.dim_value >= 0 else None) if dim.HasField("dim_value") else (dim.dim_param or None)
+        for dim in tensor.shape.dim
     )
 
 

@@ -103,8 +103,9 @@ def trampoline(owner: str, member: Any) -> str:
     if function.returns == "void":
         body = f"if (!enter()) return; {forwarded}({function.arguments}); leave();"
     else:
+        refusal = "refusal_of_run" if member.name == "Compute" else "refusal"
         body = (
-            f"if (!enter()) return refusal(); OrtStatus *status = {forwarded}({function.arguments}); "
+            f"if (!enter()) return {refusal}(); OrtStatus *status = {forwarded}({function.arguments}); "
             f"leave(); return status;"
         )
     return f"{declared}\n{head} {{ {body} }}"
@@ -126,6 +127,7 @@ def source() -> str:
         *(wrapper(function, "ort") for function in ABI["ORT_API"]),
         *(wrapper(function, "ep") for function in ABI["EP_API"]),
         "static OrtStatus *refusal(void);",
+        "static OrtStatus *refusal_of_run(void);",
         *(trampoline(name, m) for name, members in structures for m in members if m.function is not None),
         *(maker(name, members) for name, members in structures),
     ]

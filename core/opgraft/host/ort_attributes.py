@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from opgraft.errors import ModelError
-from opgraft.graph import Array, AttributeValue
+from opgraft.graph import Array, AttributeValue, UnreadableAttribute
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import check
 from opgraft.host.tensors import array_of_value
-
-
-class UnreadableAttribute:
-    """Stands for an attribute that ONNX Runtime's C API cannot give, a sparse tensor for one."""
-
-    def __repr__(self) -> str:
-        return "an attribute that ONNX Runtime does not hand over"
 
 
 def read_attribute(pointer: Any, view: Any) -> tuple[str, AttributeValue]:
@@ -24,7 +17,7 @@ def read_attribute(pointer: Any, view: Any) -> tuple[str, AttributeValue]:
     check(lib.read_attribute(pointer, view))
     name = ffi.string(view.name).decode("utf-8", "surrogateescape")
     read = _READERS.get(view.type)
-    return name, cast(AttributeValue, UnreadableAttribute() if read is None else read(pointer, view))
+    return name, UnreadableAttribute() if read is None else read(pointer, view)
 
 
 def _bytes(pointer: Any, view: Any) -> bytes:
@@ -36,11 +29,12 @@ def _bytes(pointer: Any, view: Any) -> bytes:
 
 
 def _string(pointer: Any, view: Any) -> str:
-    return _bytes(pointer, view)[:-1].decode("utf-8", "surrogateescape")  # a NUL is put after the text
+    # Some versions of ONNX Runtime end the text with a NUL that they count, others do not.
+    return _bytes(pointer, view).removesuffix(b"\0").decode("utf-8", "surrogateescape")
 
 
 def _strings(pointer: Any, view: Any) -> tuple[str, ...]:
-    texts = _bytes(pointer, view).split(b"\0")[:-1]  # and after each of several
+    texts = _bytes(pointer, view).split(b"\0")[:-1]  # each of several does end with a NUL
     return tuple(text.decode("utf-8", "surrogateescape") for text in texts)
 
 
@@ -66,10 +60,10 @@ def _tensor(pointer: Any, view: Any) -> Array | UnreadableAttribute:
         lib.ort_ReleaseValue(value[0])
 
 
-_READERS: Final[dict[int, Callable[[Any, Any], Any]]] = {
-    1: lambda pointer, view: view.integer,
+_READERS: Final[dict[int, Callable[[Any, Any], AttributeValue]]] = {
+    1: lambda pointer, view: int(view.integer),
     2: _integers,
-    3: lambda pointer, view: view.number,
+    3: lambda pointer, view: float(view.number),
     4: _numbers,
     5: _string,
     6: _strings,

@@ -130,17 +130,13 @@ class _Reader:
             outer.pop(own, None)
         if outermost:
             initializers.update(outer)
-        try:
-            ordered = topologically_sorted([node for node, _, _ in nodes])
-        except ValueError as error:
-            raise ModelError(str(error)) from error
         name = ffi.new("const char **")
         check(lib.ort_Graph_GetName(ort_graph, name))
         graph = Graph(
             name=_text(name[0]),
             inputs=formals,
             outputs=results,
-            nodes=ordered,
+            nodes=topologically_sorted([node for node, _, _ in nodes]),
             initializers=initializers,
             opsets=_opsets(ort_graph),
         )

@@ -54,11 +54,14 @@ static void leave(void) { atomic_fetch_sub(&running, 1); }
 
 #define TRY(call) do { OrtStatus *status_ = (call); if (status_) return status_; } while (0)
 
-/* The answer of a callback that comes too late. A thread of Python's own must not go back into Python now: up to 3.13
- * that unwinds it by force, through C++ frames that do not survive it. It rests here until the process ends. */
-static OrtStatus *refusal(void) {
+/* The answer of a callback that comes too late. */
+static OrtStatus *refusal(void) { return ort_CreateStatus(1, "opgraft: the Python interpreter is shutting down"); }
+
+/* The same for a run. A thread of Python's own must not go back into Python now: up to 3.13 that unwinds it by force,
+ * through C++ frames that do not survive it. It rests here, without the GIL, until the process ends. */
+static OrtStatus *refusal_of_run(void) {
     while (!shuts_down && Py_IsInitialized() && PyGILState_GetThisThreadState()) rest(1000);
-    return ort_CreateStatus(1, "opgraft: the Python interpreter is shutting down");
+    return refusal();
 }
 
 /* Ends the callbacks, and waits until none is under way and no thread has tried for a while: a thread that has just

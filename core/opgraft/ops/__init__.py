@@ -1,23 +1,22 @@
 """The contract that an op pack imports: everything an author of handlers needs, and nothing of the host's insides.
 
-    from opgraft.ops import FLOATS, Host, op
+from opgraft.ops import FLOATS, Host, op
 
-    @op("Softplus", dtypes=FLOATS)
-    def softplus(X):
-        return mx.logaddexp(X, 0)
+@op("Softplus", dtypes=FLOATS)
+def softplus(X):
+    return mx.logaddexp(X, 0)
 """
 
 from opgraft.errors import Decline
 from opgraft.graph import Node, Value
 from opgraft.graph.element_types import ANY, BOOL, COMPLEX, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED
-from opgraft.ops.context import Body, Context
 from opgraft.ops.arrays import to_device, to_host
+from opgraft.ops.context import Body, Context
 from opgraft.ops.handler import Anywhere, Handler, Host, op
 from opgraft.ops.hookspecs import hookimpl
 
 __all__ = [
     "ANY",
-    "Anywhere",
     "BOOL",
     "COMPLEX",
     "FLOATS",
@@ -25,6 +24,7 @@ __all__ = [
     "NUMBERS",
     "SIGNED",
     "UNSIGNED",
+    "Anywhere",
     "Body",
     "Context",
     "Decline",

@@ -9,10 +9,11 @@ import numpy as np
 
 from opgraft.graph.element_types import ANY
 
-MLX_TYPE: Final[dict[str, mx.Dtype]] = {
-    name: mx.bool_ if name == "bool" else getattr(mx, name) for name in sorted(ANY)
-}
+MLX_TYPE: Final[dict[str, mx.Dtype]] = {name: mx.bool_ if name == "bool" else getattr(mx, name) for name in sorted(ANY)}
 """MLX's type for an ONNX element type name."""
+
+HOST_TYPES: Final = frozenset(np.dtype(name) for name in ANY - {"bfloat16"})
+"""The NumPy types of values that may be held on the host."""
 
 TYPE_NAME: Final[dict[mx.Dtype, str]] = {dtype: name for name, dtype in MLX_TYPE.items()}
 """ONNX's name for an MLX type."""
@@ -36,7 +37,7 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
 def device_from_storage(array: np.ndarray[Any, Any], dtype: str | None) -> mx.array:
     """An MLX array of ONNX element type `dtype` from its elements in storage form (bfloat16 as its 16 bits)."""
     if dtype == "bfloat16":
-        return mx.array(array).view(mx.bfloat16)
+        return mx.array(np.asarray(array).view(np.uint16)).view(mx.bfloat16)
     return to_device(array)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from opgraft.graph import Node
@@ -29,6 +29,7 @@ class Context:
         bodies: the control-flow bodies by attribute name.
         device: "cpu" or "gpu".
         on_host: True where every input and output is a NumPy array (shape arithmetic).
+        random_key: makes a new MLX random key at each call.
     """
 
     __slots__ = ("_cache", "_constant", "bodies", "device", "inputs", "node", "on_host", "random_key")
@@ -41,7 +42,7 @@ class Context:
         device: str,
         cache: MutableMapping[Hashable, Any],
         constant: Sequence[bool],
-        bodies: MutableMapping[str, Body],
+        bodies: Mapping[str, Body],
         random_key: Callable[[], Any],
         on_host: bool = False,
     ) -> None:
@@ -55,14 +56,16 @@ class Context:
         self._constant = constant
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """`make()`, called once for this node in the life of its plan; `key` tells one such value from another.
+        """`make()`, kept for this node for the life of its plan; `key` tells one such value from another.
 
-        The value must depend on nothing but the node's attributes and constant inputs.
+        The value must depend on nothing but the node's attributes and constant inputs. It may be an MLX array, or a
+        tuple, list or dict of them, and is computed at once: runs in other threads use it too. All runs get the same
+        value, even where two of them came to make it at the same time.
         """
         try:
             found: T = self._cache[key]
         except KeyError:
-            found = self._cache[key] = make()
+            found = self._cache.setdefault(key, make())
         return found
 
     def is_constant(self, index: int) -> bool:
@@ -70,8 +73,11 @@ class Context:
         return index < len(self._constant) and self._constant[index]
 
     def prepared(self, index: int, make: Callable[[Any], T]) -> T:
-        """`make(input)`, done once where the input is a constant: for weights in another layout."""
+        """`make(input)`, done once where the input is a constant: for weights in another layout.
+
+        An input has one such value: two of them go into one `make` that returns both.
+        """
         value = self.inputs[index]
         if self.is_constant(index):
-            return self.cached(("prepared", index), lambda: make(value))
+            return self.cached((Context, index), lambda: make(value))
         return make(value)

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 import numpy as np
 
 from opgraft.errors import ContractError, Decline
-from opgraft.graph import Node, normalized_domain
-from opgraft.graph.element_types import ANY
+from opgraft.graph import Node, UnreadableAttribute, normalized_domain
+from opgraft.graph.element_types import ANY, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
 
@@ -48,19 +48,25 @@ class Input:
 class Signature:
     """What a translator's Python signature says about its operator."""
 
-    def __init__(self, function: Callable[..., Any], dtypes: Mapping[str, Collection[str]] | Collection[str] | None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], dtypes: Mapping[str, Collection[str]] | Collection[str] | None
+    ) -> None:
         parameters = list(inspect.signature(function).parameters.values())
         self.takes_context = bool(parameters) and parameters[0].name == "ctx"
         if self.takes_context:
             del parameters[0]
-        places = _places(function)
-        allowed = _dtypes_of(dtypes)
+        places = _places(function, [parameter.name for parameter in parameters])
+        allowed = _dtypes_of(function, dtypes)
         inputs: list[Input] = []
         self.attributes: dict[str, Any] = {}
         self.extra_attributes = False
         for parameter in parameters:
             name = parameter.name
+            if name == "ctx":
+                raise ContractError(f"{_name(function)}: ctx must be the first parameter")
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                if name in places:
+                    raise ContractError(f"{_name(function)}: {name} is an attribute; Host and Anywhere mark inputs")
                 self.attributes[name] = parameter.default
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self.extra_attributes = True
@@ -70,7 +76,7 @@ class Signature:
                 inputs.append(Input(name, required, places.get(name, Place.DEVICE), allowed(name), variadic))
         unknown = set(dtypes) - {each.name for each in inputs} if isinstance(dtypes, Mapping) else set()
         if unknown:
-            raise ContractError(f"{function.__qualname__}: dtypes= names no input of the function: {sorted(unknown)}")
+            raise ContractError(f"{_name(function)}: dtypes= names no input of the function: {sorted(unknown)}")
         self.variadic = inputs.pop() if inputs and inputs[-1].variadic else None
         self.inputs = tuple(inputs)
         self.required_attributes = tuple(name for name, default in self.attributes.items() if default is _REQUIRED)
@@ -81,7 +87,9 @@ class Signature:
 
     def keywords(self, node: Node) -> dict[str, Any]:
         """The node's attributes as keyword arguments, defaults filled in by Python itself."""
-        return {name: value for name, value in node.attributes.items() if name in self.attributes or self.extra_attributes}
+        return {
+            name: value for name, value in node.attributes.items() if name in self.attributes or self.extra_attributes
+        }
 
     def declines(self, node: Node) -> Iterator[str]:
         """Each way in which `node` asks for what this signature does not take."""
@@ -99,10 +107,11 @@ class Signature:
         for parameter in self.inputs[len(node.inputs) :]:
             if parameter.required:
                 yield f"input {parameter.name} is required, and absent"
-        if not self.extra_attributes:
-            for name in node.attributes:
-                if name not in self.attributes:
-                    yield f"attribute {name} is not supported"
+        for name, attribute in node.attributes.items():
+            if name not in self.attributes and not self.extra_attributes:
+                yield f"attribute {name} is not supported"
+            elif isinstance(attribute, UnreadableAttribute):
+                yield f"attribute {name} is of a kind that is not supported"
         for name in self.required_attributes:
             if name not in node.attributes:
                 yield f"attribute {name} is required, and absent"
@@ -136,6 +145,8 @@ class Handler:
         dtypes: Mapping[str, Collection[str]] | Collection[str] | None,
     ) -> None:
         domain, _, op_type = name.rpartition("::")
+        if not op_type or (until is not None and until < since):
+            raise ContractError(f"{_name(function)}: there is no operator {name!r} of versions {since} to {until}")
         self.domain = normalized_domain(domain)
         self.op_type = op_type
         self.since = since
@@ -165,7 +176,10 @@ class Handler:
         return f"{self.since}-{self.until or ''}"
 
     def condition(self, predicate: Callable[[Node], object]) -> Callable[[Node], object]:
-        """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline."""
+        """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline.
+
+        One that returns False declines too, without better words than its own name.
+        """
         self._conditions.append(predicate)
         return predicate
 
@@ -190,7 +204,8 @@ class Handler:
             return refusal
         try:
             for condition in self._conditions:
-                condition(node)
+                if condition(node) is False:
+                    return f"the condition {_name(condition)} does not hold"
         except Decline as decline:
             return str(decline)
         return None
@@ -202,6 +217,11 @@ class Handler:
     @hookimpl
     def decline_reason(self, node: Node) -> str | None:
         return self.reason(node)
+
+    def decline_reasons(self, node: Node) -> list[str]:
+        """What the hook `decline_reason` gives where this handler alone is asked."""
+        reason = self.reason(node)
+        return [] if reason is None else [reason]
 
     @hookimpl
     def translate(self, ctx: Context, node: Node) -> Sequence[Any] | None:
@@ -216,8 +236,8 @@ class Handler:
 
     def keywords(self, ctx: Context) -> dict[str, Any]:
         """The attributes as keyword arguments; a GRAPH attribute arrives as its callable body."""
-        keywords: dict[str, Any] = ctx.cached("keywords", lambda: self.signature.keywords(ctx.node))
-        return keywords | ctx.bodies if ctx.bodies else keywords
+        keywords = ctx.cached(self, lambda: self.signature.keywords(ctx.node))
+        return {**keywords, **ctx.bodies} if ctx.bodies else keywords
 
 
 def op(
@@ -249,7 +269,7 @@ def op(
     return decorate
 
 
-def _places(function: Callable[..., Any]) -> dict[str, Place]:
+def _places(function: Callable[..., Any], names: Collection[str]) -> dict[str, Place]:
     """The marked parameters of a translator, whether or not `| None` stands beside the mark."""
 
     def mark(hint: Any) -> Place | None:
@@ -257,14 +277,28 @@ def _places(function: Callable[..., Any]) -> dict[str, Place]:
         inner = (mark(each) for each in get_args(hint))
         return next((each for each in (*own, *inner) if each is not None), None)
 
-    found = {name: mark(hint) for name, hint in get_type_hints(function, include_extras=True).items()}
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise ContractError(
+            f"{_name(function)}: its annotations cannot be read ({error}); what they name must be imported when the "
+            "module runs, not under TYPE_CHECKING, and at its top level"
+        ) from error
+    found = {name: mark(hints[name]) for name in names if name in hints}
     return {name: place for name, place in found.items() if place is not None}
 
 
-def _dtypes_of(dtypes: Mapping[str, Collection[str]] | Collection[str] | None) -> Callable[[str], frozenset[str]]:
-    if isinstance(dtypes, Mapping):
-        return lambda name: frozenset(dtypes.get(name, ANY))
-    every = ANY if dtypes is None else frozenset(dtypes)
-    return lambda name: every
+def _dtypes_of(
+    function: Callable[..., Any], dtypes: Mapping[str, Collection[str]] | Collection[str] | None
+) -> Callable[[str], frozenset[str]]:
+    by_name = dtypes if isinstance(dtypes, Mapping) else {}
+    every = ANY if dtypes is None or isinstance(dtypes, Mapping) else dtypes
+    for given in (every, *by_name.values()):
+        unknown = [given] if isinstance(given, str) else sorted(set(given) - ONNX_OF_NAME.keys())
+        if unknown:
+            raise ContractError(f"{_name(function)}: dtypes= takes sets of element type names, not {unknown[0]!r}")
+    return lambda name: frozenset(by_name.get(name, every))
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

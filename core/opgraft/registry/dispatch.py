@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-import pluggy
-
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
-from opgraft.ops.hookspecs import PROJECT, HandlerHooks
-from opgraft.registry.packs import OpPlugin, Pack
+from opgraft.registry.packs import OpPlugin, Pack, hooks_of
 from opgraft.registry.policy import Policy
 
 
@@ -36,6 +33,17 @@ class Candidate:
     claim: Callable[..., bool | None] = field(repr=False)
     decline_reason: Callable[..., list[str]] = field(repr=False)
     translate: Callable[..., Sequence[Any] | None] = field(repr=False)
+
+    @classmethod
+    def of(cls, pack: str, handler: OpPlugin, wrappers: Sequence[OpPlugin]) -> Candidate:
+        """The candidate that `handler` is, inside `wrappers`, the first of them outermost.
+
+        What stands alone is called directly, which saves a hook call for each node of each run.
+        """
+        if isinstance(handler, Handler) and not wrappers:
+            return cls(pack, handler, handler.claim, handler.decline_reasons, handler.translate)
+        hooks = hooks_of(*wrappers, handler).hook
+        return cls(pack, handler, hooks.claim, hooks.decline_reason, hooks.translate)
 
     def covers(self, version: int) -> bool:
         """True where the operator's `version` is one that the handler speaks of at all."""
@@ -130,27 +138,22 @@ class Registry:
         if not known:
             return ()
         order = self.policy.order([pack.name for pack in self.packs], operator)
-        asked = sorted(
-            ((pack, plugin) for pack, plugin in known if pack in order), key=lambda entry: order.index(entry[0])
+        asked: list[tuple[str, OpPlugin]] = []
+        for pack, plugin in sorted(known, key=lambda entry: order.index(entry[0]) if entry[0] in order else -1):
+            if pack in order and all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
+                asked.append((pack, plugin))
+        wrappers = [plugin for _, plugin in asked if _only_wraps(plugin)]
+        return tuple(
+            Candidate.of(pack, plugin, wrappers)
+            for pack, plugin in asked
+            if all(plugin is not each for each in wrappers)
         )
-        manager = pluggy.PluginManager(PROJECT)
-        manager.add_hookspecs(HandlerHooks)
-        for place, (_, plugin) in reversed(list(enumerate(asked))):  # pluggy asks the plugin registered last first
-            manager.register(plugin, name=str(place))
-        wrappers = {id(plugin) for _, plugin in asked if _only_wraps(manager, plugin)}
-        handlers = [(pack, plugin) for pack, plugin in asked if id(plugin) not in wrappers]
-        candidates: list[Candidate] = []
-        for pack, plugin in handlers:
-            others = [other for _, other in handlers if other is not plugin]
-            claim, reason, translate = (
-                manager.subset_hook_caller(name, others) for name in ("claim", "decline_reason", "translate")
-            )
-            candidates.append(Candidate(pack, plugin, claim, reason, translate))
-        return tuple(candidates)
 
 
-def _only_wraps(manager: pluggy.PluginManager, plugin: OpPlugin) -> bool:
+def _only_wraps(plugin: OpPlugin) -> bool:
     """True for a plugin all of whose hooks wrap those of others."""
-    callers = manager.get_hookcallers(plugin) or []
-    own = [implementation for caller in callers for implementation in caller.get_hookimpls() if implementation.plugin is plugin]
+    if isinstance(plugin, Handler):
+        return False
+    callers = hooks_of(plugin).get_hookcallers(plugin) or []
+    own = [implementation for caller in callers for implementation in caller.get_hookimpls()]
     return bool(own) and all(each.wrapper or each.hookwrapper for each in own)

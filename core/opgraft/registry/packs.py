@@ -1,31 +1,34 @@
-"""Op packs: found through the entry-point group `opgraft.packs`, loaded once, and kept apart from each other's faults."""
+"""Op packs: found through the entry-point group `opgraft.packs`, loaded once, each kept from the others' faults."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
+
+import pluggy
 
 from opgraft.errors import ContractError
 from opgraft.graph import normalized_domain
 from opgraft.ops import Handler
+from opgraft.ops.hookspecs import PROJECT, HandlerHooks
 
 GROUP = "opgraft.packs"
 _log = logging.getLogger("opgraft")
 
 
-@runtime_checkable
 class OpPlugin(Protocol):
     """What a pack may hold: an object with hook implementations, and the operators that it wants to be asked about.
 
     `operators` are `domain::OpType` names; * and ? match as in file names. A `Handler` is one; a wrapper is another.
     """
 
-    operators: tuple[str, ...]
+    @property
+    def operators(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -47,25 +50,28 @@ class Pack:
 @lru_cache(maxsize=1)
 def installed_packs() -> tuple[Pack, ...]:
     """Every installed pack, in the order of their names; those that failed to load carry the reason."""
-    entries = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
-    packs: dict[str, Pack] = {}
-    for entry in entries:
-        pack = load_pack(entry)
-        other = packs.get(pack.name)
-        if other is None or other.error:
-            packs[pack.name] = pack
-        elif (other.distribution, other.module) != (pack.distribution, pack.module):
-            error = f"two distributions name a pack {pack.name!r}: {other.distribution} and {pack.distribution}; uninstall one"
-            packs[pack.name] = Pack(pack.name, pack.distribution, pack.version, pack.module, error=error)
-    for pack in packs.values():
+    by_name: dict[str, dict[tuple[str, str], EntryPoint]] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        by_name.setdefault(entry.name, {}).setdefault((_distribution(entry), entry.value), entry)
+    packs = tuple(_only_pack(list(found.values())) for found in by_name.values())
+    for pack in packs:
         if pack.error:
             _log.warning("op pack %s is left out: %s", pack.name, pack.error)
-    return tuple(packs.values())
+    return packs
 
 
-def load_pack(entry: importlib.metadata.EntryPoint) -> Pack:
+def _only_pack(entries: Sequence[EntryPoint]) -> Pack:
+    """The pack of one name, which must be the name of one entry point only."""
+    if len(entries) == 1:
+        return load_pack(entries[0])
+    name = entries[0].name
+    sources = " and ".join(f"{_distribution(entry)} ({entry.value})" for entry in entries)
+    return Pack(name, error=f"more than one distribution names a pack {name!r}: {sources}; uninstall all but one")
+
+
+def load_pack(entry: EntryPoint) -> Pack:
     """Load one entry point; whatever goes wrong inside the pack ends up in `Pack.error`."""
-    distribution = entry.dist.name if entry.dist else ""
+    distribution = _distribution(entry)
     version = entry.dist.version if entry.dist else ""
     try:
         plugins = tuple(plugins_of(entry.load()))
@@ -78,42 +84,68 @@ def load_pack(entry: importlib.metadata.EntryPoint) -> Pack:
     return Pack(entry.name, distribution, version, entry.value, plugins)
 
 
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else ""
+
+
 def plugins_of(source: Any) -> Iterator[OpPlugin]:
     """The plugins of a pack, in the order written: those in a module, in the modules it imports from its own package,
     and in module-level lists and tuples; or those of any object that is itself a plugin or a list of them.
+
+    A handler that a module imports from another package, to call it, stays that package's own.
 
     Raises:
         ContractError: something that poses as a plugin breaks the contract.
     """
     seen: set[int] = set()
+    package = (source.__package__ or source.__name__) + "." if isinstance(source, ModuleType) else ""
 
-    def walk(item: Any, root: str) -> Iterator[OpPlugin]:
+    def walk(item: Any) -> Iterator[OpPlugin]:
         if isinstance(item, ModuleType):
-            if id(item) in seen or not (item.__name__ + ".").startswith(root):
+            if id(item) in seen or not f"{item.__name__}.".startswith(package):
                 return
             seen.add(id(item))
             for value in list(vars(item).values()):
-                if isinstance(value, ModuleType | Handler | list | tuple) or _is_plugin(value):
-                    yield from walk(value, root)
+                if not isinstance(value, Handler) or f"{value.function.__module__}.".startswith(package):
+                    yield from walk(value)
         elif isinstance(item, list | tuple):
             for value in item:
-                if isinstance(value, Handler) or _is_plugin(value):
-                    yield from walk(value, root)
-        elif isinstance(item, Handler) or _is_plugin(item):
-            if id(item) not in seen:
-                seen.add(id(item))
-                yield item
+                if _is_plugin(value):
+                    yield from walk(value)
+        elif _is_plugin(item) and id(item) not in seen:
+            seen.add(id(item))
+            yield item
 
-    yield from walk(source, source.__name__ + "." if isinstance(source, ModuleType) else "")
+    yield from walk(source)
 
 
-def _is_plugin(item: Any) -> bool:
+def _is_plugin(item: Any) -> TypeGuard[OpPlugin]:
+    if isinstance(item, Handler):
+        return True
     operators = getattr(item, "operators", None)
-    if isinstance(item, type) or not isinstance(operators, tuple):
+    if isinstance(item, type | ModuleType) or not isinstance(operators, tuple):
         return False
     if not all(isinstance(each, str) and "::" in each for each in operators):
         raise ContractError(f"{item!r}: operators must be 'domain::OpType' names, not {operators!r}")
+    try:
+        hooks_of(item)
+    except pluggy.PluginValidationError as error:
+        raise ContractError(f"{item!r}: {error}") from error
     return True
+
+
+def hooks_of(*plugins: OpPlugin) -> pluggy.PluginManager:
+    """The hooks of plugins, which are asked first to last.
+
+    Raises:
+        pluggy.PluginValidationError: one implements a hook that there is not, or with arguments that the hook lacks.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HandlerHooks)
+    for place, plugin in reversed(list(enumerate(plugins))):  # pluggy asks the plugin registered last first
+        manager.register(plugin, name=str(place))
+    manager.check_pending()
+    return manager
 
 
 def full_operator(name: str) -> str:

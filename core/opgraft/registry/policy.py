@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Final, NoReturn
 
-import msgspec
 import yaml
 
 from opgraft.errors import RegistryError
-from opgraft.graph import ONNX_DOMAIN
+from opgraft.registry.packs import full_operator
 
 SUPPORTED_VERSION = 1
 ANY_PACK = "*"
 
+_MAPPING: Final = "tag:yaml.org,2002:map"
+_LIST: Final = "tag:yaml.org,2002:seq"
+_TEXT: Final = "tag:yaml.org,2002:str"
+_NULL: Final = "tag:yaml.org,2002:null"
 
-class OpRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+
+@dataclass(frozen=True)
+class OpRule:
     """What a registry file says of one operator, or of all that a pattern matches."""
 
     allow: tuple[str, ...] | None = None
@@ -32,13 +37,6 @@ class OpRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return pack not in self.deny and ANY_PACK not in self.deny
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    version: int = SUPPORTED_VERSION
-    packs: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
-    ops: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True)
 class Policy:
     """A registry file, read and checked."""
@@ -47,7 +45,8 @@ class Policy:
     packs: tuple[str, ...] = ()
     disabled: tuple[str, ...] = ()
     rules: tuple[tuple[str, OpRule], ...] = ()
-    lines: dict[tuple[str, ...], int] = field(default_factory=dict, compare=False, repr=False)
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """The line on which each pack is first named."""
 
     def rules_for(self, operator: str) -> list[tuple[str, OpRule]]:
         """The rules whose pattern matches `domain::OpType`, with their patterns, in file order."""
@@ -78,9 +77,8 @@ class Policy:
         Raises:
             RegistryError: with the line and what to do.
         """
-        for where, line in self.lines.items():
-            name = where[-1]
-            if where[0] == "pack" and name not in installed and name != ANY_PACK:
+        for name, line in self.lines.items():
+            if name not in installed and name != ANY_PACK:
                 close = difflib.get_close_matches(name, installed, 1)
                 hint = f"did you mean {close[0]!r}?" if close else "install it, or take it out of the file"
                 raise RegistryError(
@@ -99,81 +97,109 @@ def load_policy(path: str | Path) -> Policy:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RegistryError(f"{source}: cannot be read ({error}); check OPGRAFT_REGISTRY or the option `registry`") from error
+        raise RegistryError(
+            f"{source}: cannot be read ({error}); check OPGRAFT_REGISTRY or the option `registry`"
+        ) from error
     return parse_policy(text, source)
 
 
 def parse_policy(text: str, source: str) -> Policy:
     """The policy that `text` gives; see `load_policy`."""
+    root = _composed(text, source)
+    if root is None:
+        return Policy(source)
+    reader = _Reader(source)
+    parts = reader.mapping(root, "the file", ("version", "packs", "disable", "ops"))
+    if "version" in parts:
+        reader.check_version(parts["version"])
+    packs = reader.pack_names(parts.get("packs"), "packs")
+    disabled = reader.pack_names(parts.get("disable"), "disable")
+    return Policy(source, packs, disabled, tuple(reader.rules(parts.get("ops"))), reader.lines)
+
+
+def _composed(text: str, source: str) -> yaml.Node | None:
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
+        root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise RegistryError(f"{source}, line {line}: not valid YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise RegistryError(f"{source}: not valid YAML: {error}") from error
-    if content is None:
-        return Policy(source)
-    _refuse_duplicate_keys(tree, source)
-    file = _convert(content, _File, tree, source)
-    if file.version != SUPPORTED_VERSION:
-        line = _line(tree, ("version",))
-        raise RegistryError(
-            f"{source}, line {line}: version {file.version} is not known to this opgraft; write version: {SUPPORTED_VERSION}"
-        )
-    rules: list[tuple[str, OpRule]] = []
-    for pattern, rule in (file.ops or {}).items():
-        at = _child(_child(tree, "ops"), pattern)
-        full = pattern if "::" in pattern else f"{ONNX_DOMAIN}::{pattern}"
-        rules.append((full, _convert(rule, OpRule, at, source)))
-    return Policy(source, file.packs, file.disable, tuple(rules), _pack_lines(tree))
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = f"{error.reason} ({chr(error.character)!r})"
+    else:
+        return root
+    raise RegistryError(f"{source}, line {line}: not valid YAML: {problem}; mend that line, or the one before it")
 
 
-def _convert(content: Any, into: Any, at: yaml.Node | None, source: str) -> Any:
-    try:
-        return msgspec.convert(content, into)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$")
-        keys = tuple(part for part in path.rstrip("`").replace("[", ".").replace("]", "").split(".") if part)
-        known = ", ".join(into.__struct_fields__)
-        where = f" in `{'.'.join(keys)}`" if keys else ""
-        raise RegistryError(f"{source}, line {_line(at, keys)}: {problem}{where} (known here: {known})") from error
+class _Reader:
+    """Reads the tree of one file; what it refuses, it refuses with a line and a cure."""
 
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[str, int] = {}
+        """The line on which each pack is first named."""
 
-def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    if isinstance(node, yaml.MappingNode):
-        return next((value for name, value in node.value if name.value == key), None)
-    if isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
-        found: yaml.Node = node.value[int(key)]
-        return found
-    return None
+    def refuse(self, at: yaml.Node, problem: str, cure: str) -> NoReturn:
+        raise RegistryError(f"{self.source}, line {at.start_mark.line + 1}: {problem}; {cure}")
 
+    def check_version(self, node: yaml.Node) -> None:
+        if node.value != str(SUPPORTED_VERSION):
+            cure = f"write version: {SUPPORTED_VERSION}"
+            self.refuse(node, f"version {_shown(node)} is not known to this opgraft", cure)
 
-def _line(node: yaml.Node | None, keys: Sequence[str]) -> int:
-    for key in keys:
-        node = _child(node, key) or node
-    return node.start_mark.line + 1 if node is not None else 1
-
-
-def _refuse_duplicate_keys(node: yaml.Node | None, source: str) -> None:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+    def mapping(self, node: yaml.Node, what: str, keys: Sequence[str] = ()) -> dict[str, yaml.Node]:
+        """The entries of a mapping that may hold `keys`, or any where none are given."""
+        if node.tag != _MAPPING:
+            cure = (
+                f"its keys are {', '.join(keys)}" if keys else "write a line `domain::OpType: {...}` for each operator"
+            )
+            self.refuse(node, f"{what} must be a mapping", cure)
+        found: dict[str, yaml.Node] = {}
         for key, value in node.value:
-            if key.value in seen:
-                raise RegistryError(f"{source}, line {key.start_mark.line + 1}: {key.value!r} is given twice; keep one")
-            seen.add(key.value)
-            _refuse_duplicate_keys(value, source)
+            name = self.text(key, what)
+            if name in found:
+                self.refuse(key, f"{name!r} is given twice", "keep one")
+            if keys and name not in keys:
+                close = difflib.get_close_matches(name, keys, 1)
+                cure = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(keys)}"
+                self.refuse(key, f"{what} has no key {name!r}", cure)
+            found[name] = value
+        return found
+
+    def text(self, node: yaml.Node, what: str) -> str:
+        if node.tag != _TEXT or not node.value:
+            self.refuse(node, f"{what} holds {_shown(node)}, which is not a name", "quote it if that is the name")
+        value: str = node.value
+        return value
+
+    def pack_names(self, node: yaml.Node | None, what: str) -> tuple[str, ...]:
+        if node is None or node.tag == _NULL:
+            return ()
+        if node.tag != _LIST:
+            self.refuse(node, f"{what} must be a list of pack names", f"write {what.split()[0]}: [some-pack]")
+        names: list[str] = []
+        for item in node.value:
+            name = self.text(item, what)
+            if name in names:
+                self.refuse(item, f"{what} names {name!r} twice", "keep one")
+            names.append(name)
+            self.lines.setdefault(name, item.start_mark.line + 1)
+        return tuple(names)
+
+    def rules(self, node: yaml.Node | None) -> Iterator[tuple[str, OpRule]]:
+        if node is None or node.tag == _NULL:
+            return
+        seen: set[str] = set()
+        for name, content in self.mapping(node, "ops").items():
+            pattern = full_operator(name)
+            if pattern in seen:
+                self.refuse(content, f"{pattern!r} has two rules", "make them one")
+            seen.add(pattern)
+            what = f"the rule of {name}"
+            parts = self.mapping(content, what, ("allow", "deny", "prefer"))
+            lists = {key: self.pack_names(each, f"{key} in {what}") for key, each in parts.items()}
+            yield pattern, OpRule(**lists)
 
 
-def _pack_lines(tree: yaml.Node | None) -> dict[tuple[str, ...], int]:
-    """The line of each mention of a pack's name."""
-    lines: dict[tuple[str, ...], int] = {}
-    mentions = [_child(tree, "packs"), _child(tree, "disable")]
-    rules = _child(tree, "ops")
-    if isinstance(rules, yaml.MappingNode):
-        mentions += [_child(rule, key) for _, rule in rules.value for key in ("allow", "deny", "prefer")]
-    for mention in mentions:
-        for item in getattr(mention, "value", None) or ():
-            lines.setdefault(("pack", item.value), item.start_mark.line + 1)
-    return lines
+def _shown(node: yaml.Node) -> str:
+    return node.value or "nothing" if isinstance(node, yaml.ScalarNode) else "a list or mapping"

@@ -1,0 +1,18 @@
+"""What several operator families share."""
+
+from __future__ import annotations
+
+from opgraft.ops import Handler
+
+
+def same_on_host(handler: Handler) -> Handler:
+    """Let a translator serve as its own NumPy form, as a decorator: it does nothing that NumPy arrays do otherwise."""
+    handler.host(handler.function)
+    return handler
+
+
+def along(rank: int, axis: int) -> list[int]:
+    """The shape that lays a vector along one of `rank` dimensions, so that it broadcasts along the others."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return shape

@@ -1,0 +1,62 @@
+"""Handlers from the rows of a table, for operators that differ by one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from inspect import Parameter, Signature
+from typing import Any
+
+import numpy as np
+
+from opgraft.ops import Handler, op
+
+
+def row(
+    name: str,
+    inputs: str,
+    function: Callable[..., Any],
+    on_host: Callable[..., Any] | None,
+    dtypes: Collection[str],
+    meaning: str,
+    *,
+    since: int = 1,
+) -> Handler:
+    """The handler of an operator without attributes.
+
+    Args:
+        name: the op type.
+        inputs: ONNX's names of its inputs, with blanks between.
+        function: takes MLX arrays.
+        on_host: the same on NumPy arrays, if there is one.
+        dtypes: the element types taken.
+        meaning: the docstring.
+        since: the first operator version covered.
+    """
+
+    def translate(*arrays):
+        return function(*arrays)
+
+    names = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs.split()]
+    translate.__signature__ = Signature(names)  # type: ignore[attr-defined]
+    translate.__doc__ = meaning
+    handler = op(name, since=since, dtypes=dtypes)(translate)
+    if on_host is not None:
+        handler.host(quiet(on_host))
+    return handler
+
+
+def legacy_row(name: str, function: Callable[..., Any], dtypes: Collection[str]) -> Handler:
+    """The handler of a binary operator's versions before 7, which broadcast B alone, and only where told to."""
+
+    def translate(A, B, *, broadcast=0, axis=None, consumed_inputs=None):
+        if broadcast and axis is not None:
+            B = B.reshape(*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim))
+        return function(A, B)
+
+    translate.__doc__ = f"{name} with B laid over the dimensions of A from `axis` on. ONNX {name}-1 to {name}-6."
+    return op(name, until=6, dtypes=dtypes)(translate)
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A NumPy function that warns of nothing: overflow, NaN and division by zero are results here."""
+    return np.errstate(all="ignore")(function)

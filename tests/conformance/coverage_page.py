@@ -1,0 +1,90 @@
+"""Writes docs/coverage.md from the verdicts of ONNX's node cases."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from node_cases import CLASSES, Verdict
+
+from opgraft.graph.element_types import ANY, BOOL, COMPLEX, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED
+from opgraft.ops import Handler
+from opgraft.registry import Registry, load_registry
+
+_MEANING = {
+    "right": "every node on the execution provider, and ONNX's outputs",
+    "partly": "right, with some nodes elsewhere",
+    "unclaimed": "no node on the execution provider",
+    "wrong": "an output is not ONNX's",
+    "error": "making the session or running it failed",
+    "crash": "the process died",
+}
+
+_NAMED_SETS = {
+    "any": ANY,
+    "numbers, bool": NUMBERS | BOOL,
+    "numbers": NUMBERS,
+    "floats, complex64": FLOATS | COMPLEX,
+    "floats": FLOATS,
+    "integers, bool": INTEGERS | BOOL,
+    "integers": INTEGERS,
+    "signed integers": SIGNED,
+    "unsigned integers": UNSIGNED,
+    "bool": BOOL,
+}
+
+
+def page(verdicts: Sequence[Verdict]) -> str:
+    """The page as Markdown."""
+    counts = collections.Counter(verdict.kind for verdict in verdicts)
+    lines = [
+        "# Coverage of ai.onnx",
+        "",
+        f"ONNX's {len(verdicts)} node cases (onnx {version('onnx')}), each run through onnxruntime "
+        f"{version('onnxruntime')} with this execution provider first and the CPU's second, graph optimizations off, on "
+        f"mlx {version('mlx')}'s CPU device. `make conformance` writes this page.",
+        "",
+        "| class | cases | meaning |",
+        "|---|---:|---|",
+        *(f"| {kind} | {counts[kind]} | {_MEANING[kind]} |" for kind in CLASSES),
+        "",
+        "For each operator: the versions that handlers cover, the element types of its first input, and the cases whose "
+        "models hold it.",
+        "",
+        "| operator | versions | element types | right | partly | all | the rest |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    registry = load_registry()
+    by_operator: dict[str, list[Verdict]] = collections.defaultdict(list)
+    for verdict in verdicts:
+        for operator in verdict.operators:
+            by_operator[operator].append(verdict)
+    for operator in sorted(set(by_operator) | {name for name in registry.operators if name.startswith("ai.onnx::")}):
+        if operator.startswith("ai.onnx::"):
+            lines.append(_row(operator, by_operator[operator], registry))
+    return "\n".join(lines) + "\n"
+
+
+def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
+    handlers = [each.handler for each in registry.candidates(operator) if isinstance(each.handler, Handler)]
+    versions = ", ".join(handler.versions for handler in handlers) or "none"
+    types = "; ".join(dict.fromkeys(_types(handler) for handler in handlers))
+    right = sum(verdict.kind == "right" for verdict in verdicts)
+    partly = sum(verdict.kind == "partly" for verdict in verdicts)
+    reasons = collections.Counter(
+        reason.split(": ", 1)[1]
+        for verdict in verdicts
+        if verdict.kind != "right"
+        for reason in verdict.detail.split("; ")
+        if reason.startswith(f"{operator}-")
+    )
+    rest = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)).replace("|", "\\|")
+    return f"| {operator.removeprefix('ai.onnx::')} | {versions} | {types} | {right} | {partly} | {len(verdicts)} | {rest} |"
+
+
+def _types(handler: Handler) -> str:
+    first = handler.signature.input(0)
+    if first is None:
+        return ""
+    return next((name for name, types in _NAMED_SETS.items() if types == first.dtypes), ", ".join(sorted(first.dtypes)))

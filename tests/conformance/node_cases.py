@@ -1,0 +1,187 @@
+"""Runs ONNX's own node cases through ONNX Runtime with this execution provider first, one at a time.
+
+Each case ends in one class:
+
+right      every node is on the execution provider, by ONNX Runtime's record, and the outputs are ONNX's
+partly     right, and some nodes are elsewhere
+unclaimed  no node is on the execution provider, whatever came of the case
+wrong      some node is on the execution provider, and an output is not ONNX's
+error      some node is on the execution provider, and making the session or running it failed
+crash      the process died, or did not end within a minute
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.backend.test.case.node import collect_testcases
+
+from opgraft.claims import Decisions
+from opgraft.graph import Graph
+from opgraft.graph.element_types import STORAGE
+from opgraft.host import EP_NAME, observers
+from opgraft.sessions import options_with_provider
+
+CLASSES = ("right", "partly", "unclaimed", "wrong", "error", "crash")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a case. `operators` are those of its model as `domain::OpType`; `detail` says why it is not right."""
+
+    case: str
+    kind: str
+    detail: str
+    operators: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def cases() -> dict[str, Any]:
+    """ONNX's node cases by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in collect_testcases(None)}
+
+
+def operators_of(graph: onnx.GraphProto) -> Iterator[str]:
+    """The operators of a graph and of its bodies, as often as they occur."""
+    for node in graph.node:
+        yield f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from operators_of(body)
+
+
+def judge(name: str) -> Verdict:
+    """Run one case."""
+    case = cases()[name]
+    operators = tuple(dict.fromkeys(operators_of(case.model.graph)))
+    kind, detail = _kind(case)
+    return Verdict(name, kind, detail, operators)
+
+
+def _kind(case: Any) -> tuple[str, str]:
+    seen: list[Decisions] = []
+
+    def observe(graph: Graph, decisions: Decisions) -> None:
+        seen.append(decisions)
+
+    observers.append(observe)
+    try:
+        options = options_with_provider({"device": "cpu"})
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(case.model.SerializeToString(), options)
+    except Exception as error:
+        claimed = any(decision.claimed for decisions in seen for decision in decisions.decisions)
+        return ("error" if claimed else "unclaimed"), _reasons(seen) or f"not loadable: {_line(error)}"
+    finally:
+        observers.remove(observe)
+    on_ep = {True: 0, False: 0}
+    for subgraph in session.get_provider_graph_assignment_info():
+        on_ep[subgraph.ep_name == EP_NAME] += len(subgraph.get_nodes())
+    if not on_ep[True]:
+        return "unclaimed", _reasons(seen)
+    try:
+        for inputs, expected in case.data_sets:
+            _compare(_run(session, inputs), expected, case)
+    except AssertionError as error:
+        return "wrong", _line(error)
+    except Exception as error:
+        return "error", _line(error)
+    return ("partly", _reasons(seen)) if on_ep[False] else ("right", "")
+
+
+def _reasons(seen: Sequence[Decisions]) -> str:
+    found = {
+        f"{node.operator}-{node.since_version}: {reason}"
+        for decisions in seen
+        for node, reasons in decisions.declined
+        for reason in reasons[:1]
+    }
+    return "; ".join(sorted(found))
+
+
+def _run(session: Any, inputs: Sequence[Any]) -> list[Any]:
+    feeds = {info.name: _fed(info, value) for info, value in zip(session.get_inputs(), inputs, strict=True)}
+    if not any(isinstance(value, onnxruntime.OrtValue) for value in feeds.values()):
+        kinds = {info.type for info in session.get_outputs()}
+        if not kinds & set(_BITS):
+            return list(session.run(None, feeds))
+    values = {
+        name: value if isinstance(value, onnxruntime.OrtValue) else onnxruntime.OrtValue.ortvalue_from_numpy(value)
+        for name, value in feeds.items()
+    }
+    return [_read(value) for value in session.run_with_ort_values(None, values)]
+
+
+# Element types that NumPy lacks, by ONNX Runtime's name of their tensors.
+_BITS = {f"tensor({name})": name for name, storage in STORAGE.items() if storage is not None and storage.name != name}
+
+
+def _fed(info: Any, value: Any) -> Any:
+    if info.type in _BITS:
+        storage = STORAGE[_BITS[info.type]]
+        number = onnx.TensorProto.DataType.Value(_BITS[info.type].upper())
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(value).view(storage), number)
+    return value
+
+
+def _read(value: Any) -> Any:
+    name = value.data_type().removeprefix("tensor(").removesuffix(")")
+    storage = STORAGE.get(name)
+    if storage is None or storage.name == name or name in ("float", "double"):
+        return value.numpy()
+    shape = tuple(value.shape())
+    size = int(np.prod(shape)) * storage.itemsize
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), storage).reshape(shape)
+
+
+def _compare(outputs: Sequence[Any], expected: Sequence[Any], case: Any) -> None:
+    for output, wanted in zip(outputs, expected, strict=True):
+        if isinstance(wanted, list):
+            assert len(output) == len(wanted), f"{len(output)} elements, expected {len(wanted)}"
+            _compare(output, wanted, case)
+        elif wanted is None or output is None:
+            assert output is wanted, f"{output}, expected {wanted}"
+        else:
+            _compare_arrays(np.asarray(output), np.asarray(wanted), case)
+
+
+def _compare_arrays(output: Any, wanted: Any, case: Any) -> None:
+    if output.dtype != wanted.dtype and output.dtype.itemsize == wanted.dtype.itemsize and output.dtype.kind == "u":
+        output = output.view(wanted.dtype)
+    assert output.dtype == wanted.dtype, f"element type {output.dtype}, expected {wanted.dtype}"
+    assert output.shape == wanted.shape, f"shape {output.shape}, expected {wanted.shape}"
+    if wanted.dtype.kind in "OUS":
+        np.testing.assert_array_equal(output, wanted)
+    elif wanted.dtype.name in ("bfloat16", "float16") or wanted.dtype.kind in "fcV":
+        wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(output.astype(wide), wanted.astype(wide), rtol=case.rtol, atol=case.atol)
+    else:
+        np.testing.assert_array_equal(output, wanted)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+
+
+def serve() -> None:
+    """Judge the cases named on standard input, one a line, and answer each with a line of JSON."""
+    for line in sys.stdin:
+        print(json.dumps(asdict(judge(line.strip()))), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
