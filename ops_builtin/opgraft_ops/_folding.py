@@ -1,4 +1,4 @@
-"""What the modules that sum, average and exponentiate share: folds over axes, in an element type that is wide enough."""
+"""What the modules that sum, average and exponentiate share: folds over axes, in a wide enough element type."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from math import e, isqrt, prod
 
 import mlx.core as mx
+import numpy as np
 
 LONG = 256
 """From this length on, a fold over the last axes goes in two stages on the CPU."""
+
+
+def is_float(x: mx.array) -> bool:
+    return bool(mx.issubdtype(x.dtype, mx.floating))
 
 
 def widened(x: mx.array) -> mx.array:
@@ -43,6 +48,8 @@ class Fold:
         while first - 1 in self.axes:
             first -= 1
         length = prod(x.shape[first:])
+        if x.size == 0:
+            return mx.full(self.shape(x), mx.array(np.array(of_nothing(function, x))).astype(x.dtype))
         if self.device != "cpu" or length < LONG:
             return function(x, axis=self.axes, keepdims=True)
         width = isqrt(length)
@@ -55,3 +62,16 @@ class Fold:
     def mean(self, x: mx.array) -> mx.array:
         """The mean of floats; 0 over nothing."""
         return self(mx.sum, x) / max(prod(x.shape[axis] for axis in self.axes), 1)
+
+
+def of_nothing(function: Callable[..., mx.array], x: mx.array) -> float:
+    """What a fold gives for no elements of x's type."""
+    if function is mx.sum:
+        return 0
+    if function is mx.prod:
+        return 1
+    if is_float(x):
+        return -np.inf if function is mx.max else np.inf
+    if x.dtype == mx.bool_:
+        return function is mx.min
+    return mx.iinfo(x.dtype).min if function is mx.max else mx.iinfo(x.dtype).max

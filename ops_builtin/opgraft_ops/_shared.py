@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import numpy as np
+
 from opgraft.ops import Handler
+
+Numpy: TypeAlias = np.ndarray[Any, Any]
+
+Array: TypeAlias = mx.array | Numpy
+
+Integers: TypeAlias = Numpy | tuple[int, ...]
+"""Whole numbers from an attribute or from a host input."""
 
 
 def same_on_host(handler: Handler) -> Handler:

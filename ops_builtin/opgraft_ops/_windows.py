@@ -80,8 +80,8 @@ def windows(
         outputs = []
         for size, begin, end, length, stride in zip(sizes, begins, ends, reach, strides, strict=True):
             room = size + begin + end - length
-            rounded_up = ceil_mode or room < 0  # ONNX Runtime's division is toward zero: a lone window may go over the end
-            count = (-(-room // stride) if rounded_up else room // stride) + 1
+            upward = ceil_mode or room < 0  # ONNX Runtime divides toward zero: a lone window may go over the end
+            count = (-(-room // stride) if upward else room // stride) + 1
             starts_in_end_padding = ceil_mode and (count - 1) * stride >= size + begin
             outputs.append(max(0, count - 1 if starts_in_end_padding else count))
     return Windows(tuple(sizes), tuple(kernel), strides, dilations, tuple(begins), tuple(ends), tuple(outputs))

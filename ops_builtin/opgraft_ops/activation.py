@@ -94,7 +94,7 @@ def elu(X, *, alpha=1.0):
 @in_float32
 def selu(X, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875):
     """gamma X where X is positive, otherwise gamma alpha (exp(X) - 1). ONNX Selu-22."""
-    return gamma * elu.function.__wrapped__(X, alpha=alpha)
+    return gamma * elu(X, alpha=alpha)
 
 
 @op("Celu", since=12, dtypes=FLOATS)
@@ -158,12 +158,11 @@ def dropout_10(data, *, ratio=0.5):
 def dropout(ctx: Context, data, ratio: Host | None = None, training_mode: Host | None = None, *, seed=None):
     """data itself; in training, data with each element dropped with probability `ratio` and the others scaled to keep
     the mean. Second, the mask of those kept. ONNX Dropout-22; a seed draws as ONNX's reference does."""
-    share = 0.5 if ratio is None else float(ratio)
+    share = 0.5 if ratio is None else ratio.item()
     if training_mode is None or not training_mode or share == 0:
         return data, mx.ones(data.shape, mx.bool_)
     if seed is None:
-        draws = mx.random.uniform(shape=data.shape, key=ctx.random_key())
+        kept = mx.random.uniform(shape=data.shape, key=ctx.random_key()) >= share
     else:
-        draws = mx.array(np.random.RandomState(seed).uniform(size=data.shape).astype(np.float32))
-    kept = draws >= share
+        kept = mx.array(np.random.RandomState(seed % 2**32).uniform(size=data.shape) >= share)
     return (mx.where(kept, widened(data), 0) * (1 / (1 - share))).astype(data.dtype), kept

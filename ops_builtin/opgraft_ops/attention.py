@@ -7,8 +7,10 @@ from math import sqrt
 import mlx.core as mx
 
 from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import BOOL, FLOATS, INTEGERS, Context, op
+from opgraft.ops import BOOL, FLOATS, Context, op
 from opgraft.ops.arrays import MLX_TYPE
+from opgraft_ops._folding import widened
+from opgraft_ops.reduction import softmax
 
 RAW, CAPPED, BIASED, SOFTMAX = range(4)
 """What Attention's qk_matmul_output_mode asks for."""
@@ -48,46 +50,55 @@ def attention(
     query, key, value = split_heads(Q, q_num_heads), split_heads(K, kv_num_heads), split_heads(V, kv_num_heads)
     if past_key is not None:
         key, value = mx.concatenate([past_key, key], axis=2), mx.concatenate([past_value, value], axis=2)
+    present = key, value
+    if ctx.device == "cpu":  # where 16-bit floats are no faster, and round at every step
+        query, key, value = widened(query), widened(key), widened(value)
     queries, keys = query.shape[2], key.shape[2]
     offset = 0 if past_key is None else past_key.shape[2]
     if nonpad_kv_seqlen is not None:
         nonpad_kv_seqlen = mx.reshape(nonpad_kv_seqlen, (-1, 1, 1, 1))
-        if past_key is None:
-            offset = nonpad_kv_seqlen - queries
-    if scale is None:
-        scale = 1 / sqrt(query.shape[3])
+        offset = nonpad_kv_seqlen - queries
     left = left_window_size if left_window_size >= 0 else None
-    right = right_window_size if right_window_size >= 0 else None
-    wants_scores = len(ctx.node.outputs) > 3
-    fused = (
-        not (wants_scores or softcap)
-        and softmax_precision in (None, 1)
-        and query.dtype != mx.float64
-        and all(query.shape + key.shape + value.shape)
-    )
-    lower_right = isinstance(offset, int) and offset == keys - queries  # MLX's own causal mask begins there
-    if fused and is_causal and lower_right and attn_mask is nonpad_kv_seqlen is left is right is None:
+    right = min([0] * is_causal + [right_window_size] * (right_window_size >= 0), default=None)
+    bias = bias_of(attn_mask, reachable(queries, keys, offset, left, right, nonpad_kv_seqlen), keys)
+    scale = 1 / sqrt(query.shape[3]) if scale is None else scale
+    if (
+        len(ctx.node.outputs) > 3
+        or softcap
+        or softmax_precision not in (None, 1)
+        or query.dtype == mx.float64
+        or not all((*query.shape, *key.shape, *value.shape))
+    ):
+        precision = softmax_type(ctx, softmax_precision, query.dtype)
+        result, *scores = attended(query, key, value, bias, scale, softcap, precision)
+        return join_heads(result, Q), *present, scores[qk_matmul_output_mode].astype(Q.dtype)
+    only_causal = is_causal and attn_mask is nonpad_kv_seqlen is left is None
+    if only_causal and right == 0 and offset == keys - queries:  # MLX's own causal mask starts at that offset
         result = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask="causal")
-        return join_heads(result, Q.ndim), key, value
-
-    window = (left, 0 if is_causal and right is None else min(right, 0) if is_causal else right)
-    bias = bias_of(attn_mask, reachable(queries, keys, offset, *window, nonpad_kv_seqlen), keys, query.dtype)
-    if fused:
+    else:
         result = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=bias)
-        return join_heads(without_masked_rows(result, bias), Q.ndim), key, value
+        result = without_masked_rows(result, bias)
+    return join_heads(result, Q), *present
 
-    precision = softmax_type(ctx, softmax_precision, query.dtype)
-    key_heads, value_heads = (mx.repeat(each, query.shape[1] // each.shape[1], axis=1) for each in (key, value))
-    scores = raw = (query * sqrt(scale)) @ (mx.swapaxes(key_heads, 2, 3) * sqrt(scale))
-    if softcap:
-        scores = softcap * mx.tanh(scores / softcap)
-    capped = scores
+
+def attended(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    bias: mx.array | None,
+    scale: float,
+    softcap: float,
+    precision: mx.Dtype,
+) -> tuple[mx.array, ...]:
+    """Attention step by step: its result, then the scores RAW, CAPPED, BIASED and after the SOFTMAX."""
+    key, value = (mx.repeat(each, query.shape[1] // each.shape[1], axis=1) for each in (key, value))
+    raw = (query * sqrt(scale)) @ (mx.swapaxes(key, 2, 3) * sqrt(scale))
+    capped = softcap * mx.tanh(raw / softcap) if softcap else raw
+    biased = capped
     if bias is not None:
-        scores = mx.where(bias, scores, -mx.inf) if bias.dtype == mx.bool_ else scores + bias
-    probabilities = mx.softmax(scores.astype(precision), axis=-1, precise=True).astype(query.dtype)
-    probabilities = without_masked_rows(probabilities, bias)
-    result = join_heads(probabilities @ value_heads, Q.ndim)
-    return result, key, value, {RAW: raw, CAPPED: capped, BIASED: scores, SOFTMAX: probabilities}[qk_matmul_output_mode]
+        biased = mx.where(bias, capped, -mx.inf) if bias.dtype == mx.bool_ else capped + bias
+    probabilities = without_masked_rows(softmax(biased.astype(precision)).astype(query.dtype), bias)
+    return probabilities @ value, raw, capped, biased, probabilities
 
 
 @attention.condition
@@ -96,10 +107,9 @@ def claim_attention(node):
     known = {node.dtype(index) for index in (0, 1, 2, 4, 5)} - {None}
     node.require(len(known) < 2, f"element types {sorted(known)} are mixed: cast query, key and value to one")
     mask = node.dtype(3)
-    node.require(
-        mask is None or mask in known | BOOL | INTEGERS, f"a mask of {mask}: cast it to that of the query, or to bool"
-    )
+    node.require(mask is None or mask in known | BOOL, f"a mask of {mask}: cast it to bool, or to the query's type")
     node.require((node.input(4) is None) == (node.input(5) is None), "past_key and past_value come only together")
+    node.require(node.input(4) is None or node.input(6) is None, "past_key and nonpad_kv_seqlen are given both")
     node.require(attributes.get("scale", 1.0) >= 0, "a negative scale has no square root")
     node.require(attributes.get("qk_matmul_output_mode", RAW) in range(4), "an unknown qk_matmul_output_mode")
     node.require(
@@ -117,9 +127,10 @@ def split_heads(array: mx.array, heads: int | None) -> mx.array:
     return mx.swapaxes(mx.reshape(array, (batch, length, heads, width // heads)), 1, 2)
 
 
-def join_heads(array: mx.array, rank: int) -> mx.array:
-    """(B, heads, T, D) as (B, T, heads * D) where the inputs came with a rank of 3."""
-    if rank == 4:
+def join_heads(array: mx.array, like: mx.array) -> mx.array:
+    """(B, heads, T, D) as (B, T, heads * D) where `like` has a rank of 3; in the element type of `like`."""
+    array = array.astype(like.dtype)
+    if like.ndim == 4:
         return array
     batch, heads, length, size = array.shape
     return mx.reshape(mx.swapaxes(array, 1, 2), (batch, length, heads * size))
@@ -149,7 +160,7 @@ def both(first: mx.array | None, second: mx.array) -> mx.array:
     return second if first is None else first & second
 
 
-def bias_of(mask: mx.array | None, allowed: mx.array | None, keys: int, dtype: mx.Dtype) -> mx.array | None:
+def bias_of(mask: mx.array | None, allowed: mx.array | None, keys: int) -> mx.array | None:
     """The mask input and the reachable keys as one: boolean (True attends), or added to the scores."""
     if mask is None:
         return allowed
@@ -157,7 +168,7 @@ def bias_of(mask: mx.array | None, allowed: mx.array | None, keys: int, dtype: m
     if mask.shape[-1] < keys:
         missing = [*[(0, 0)] * (mask.ndim - 1), (0, keys - mask.shape[-1])]
         mask = mx.pad(mask, missing, constant_values=False if boolean else -mx.inf)
-    mask = mx.atleast_2d(mask if boolean else mask.astype(dtype))
+    mask = mx.atleast_2d(mask)
     if allowed is None:
         return mask
     return mask & allowed if boolean else mx.where(allowed, mask, -mx.inf)
@@ -198,7 +209,7 @@ def rotary_embedding(
     rotated = (cosine * first - sine * second, sine * first + cosine * second)
     if interleaved:
         rotated = (mx.reshape(mx.stack(rotated, axis=-1), rotating.shape),)
-    return join_heads(mx.concatenate([*rotated, still], axis=-1), X.ndim)
+    return join_heads(mx.concatenate([*rotated, still], axis=-1), X)
 
 
 @rotary_embedding.condition

@@ -69,9 +69,8 @@ def scan(
     axes = scan_input_axes or [0] * num_scan_inputs
     sequences = [moved_axis(each, axis, 0) for each, axis in zip(sequences, axes, strict=True)]
     states, collected = scanned(body, ctx.node.bodies["body"].outputs, states, sequences, scan_input_directions)
-    count = len(collected.columns)
-    stacked = collected.stacked(scan_output_directions or [0] * count)
-    axes = scan_output_axes or [0] * count
+    stacked = collected.stacked(scan_output_directions)
+    axes = scan_output_axes or [0] * len(stacked)
     return (*states, *(moved_axis(each, 0, axis) for each, axis in zip(stacked, axes, strict=True)))
 
 
@@ -94,8 +93,10 @@ def scan_of_batch(
         states, collected = scanned(body, formal, own[:first_scan], sequences, directions)
         members.append([*states, *(padded(each, longest) for each in collected.stacked())])
     if not members:
-        states = [zeros((0, *each.shape[1:]), value) for each, value in zip(given, formal, strict=False)][:first_scan]
-        return (*states, *(zeros((0, longest, *known_sizes(value)), value) for value in formal[first_scan:]))
+        return (
+            *given[:first_scan],
+            *(zeros((0, longest, *known_sizes(value)), value) for value in formal[first_scan:]),
+        )
     return [stack(column, value) for column, value in zip(zip(*members, strict=True), formal, strict=True)]
 
 

@@ -1,11 +1,11 @@
 """Convolutions and their transposes.
 
-MLX convolves channels-last, so images are turned around each convolution: views, which cost nothing between two of them.
-On the CPU its convolution lays out every window before it multiplies, and is very slow with groups; there a convolution
-is a sum over the taps of the kernel, of one matrix product each (a product of elements where each channel has its own
-kernel). For that the padded image is taken as a list of pixels, one row each: what a tap reads is then a run of rows.
-Where a run goes on from the end of one line of the image into the next, it gives pixels that nobody wants; they are cut
-off at the end.
+MLX convolves channels-last, so images are turned around each convolution: views, which cost nothing between two of
+them. On the CPU its convolution lays out every window before it multiplies, and is very slow with groups; there a
+convolution is a sum over the taps of the kernel, of one matrix product each (a product of elements where each channel
+has its own kernel). For that the padded image is taken as a list of pixels, one row each: what a tap reads is then a run
+of rows. A run goes on from the end of one line of the image into the next, and gives pixels there that nobody wants;
+they are cut off at the end.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def conv_integer(
 
     def centered(weight: mx.array) -> mx.array:
         weight = weight.astype(mx.float32)
-        return weight if w_zero_point is None else weight - w_zero_point.astype(mx.float32).reshape(-1, *[1] * (w.ndim - 1))
+        if w_zero_point is None:
+            return weight
+        return weight - w_zero_point.astype(mx.float32).reshape(-1, *[1] * (w.ndim - 1))
 
     if w_zero_point is None or ctx.is_constant(3):
         weights = ctx.prepared(1, lambda weight: _taps(centered(weight), group))
@@ -168,8 +170,8 @@ def _laid_out(x: mx.array, weight: mx.array, place: Windows, group: int) -> mx.a
 
 
 def _taps(weight: mx.array, group: int) -> list[mx.array]:
-    """A weight (M, C / group, k1...kn) by tap: each (C, M), with groups (group, C / group, M / group), and only (M) where
-    each group is one channel."""
+    """A weight (M, C / group, k1...kn) by tap: each (C, M), with groups (group, C / group, M / group), and only (M)
+    where each group is one channel."""
     outputs, inputs = weight.shape[:2]
     by_tap = weight.reshape(group, outputs // group, inputs, prod(weight.shape[2:])).transpose(3, 0, 2, 1)
     if group == 1:

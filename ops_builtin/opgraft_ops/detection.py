@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opgraft.ops import Host, op
+from opgraft_ops._shared import Numpy
 
 
 @op("NonMaxSuppression", since=10)
@@ -37,7 +38,7 @@ def non_max_suppression(
     return np.concatenate(rows)
 
 
-def _sides(boxes, center_point_box):
+def _sides(boxes: Numpy, center_point_box: int) -> Numpy:
     """Lower and upper x, lower and upper y and the area of boxes given as opposite corners, or as center and size."""
     if center_point_box:
         x, y, width, height = boxes
@@ -48,7 +49,7 @@ def _sides(boxes, center_point_box):
     return np.stack([left, right, bottom, top, (right - left) * (top - bottom)])
 
 
-def _ordered(one, other):
+def _ordered(one: Numpy, other: Numpy) -> tuple[Numpy, Numpy]:
     return np.minimum(one, other), np.maximum(one, other)
 
 
@@ -56,7 +57,7 @@ BLOCK = 128
 """So many boxes are compared with each other at once: few NumPy calls, and few comparisons that turn out to be idle."""
 
 
-def _kept(sides, order, overlap, limit):
+def _kept(sides: Numpy, order: Numpy, overlap: np.float32, limit: int) -> Numpy:
     """At most `limit` boxes of `order`, each overlapped by none kept before it by more than `overlap` of the union."""
     kept = order[:0]
     for start in range(0, len(order), BLOCK):
@@ -73,7 +74,7 @@ def _kept(sides, order, overlap, limit):
     return kept[:limit]
 
 
-def _overlapping(sides, ones, others, overlap):
+def _overlapping(sides: Numpy, ones: Numpy, others: Numpy, overlap: np.float32) -> Numpy:
     """Which of the boxes `ones` overlap which `others`: a matrix of booleans. Boxes turned inside out overlap none."""
     left, right, bottom, top, area = sides[:, ones, None]
     other_left, other_right, other_bottom, other_top, other_area = sides[:, others]

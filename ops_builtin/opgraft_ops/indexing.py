@@ -6,14 +6,16 @@ this module where the host knows the indices, and where only the device does, it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from math import prod
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Anywhere, Host, op, to_device
-from opgraft_ops._shared import along
+from opgraft.ops import Anywhere, Context, Host, op, to_device
+from opgraft_ops._shared import Array, Numpy, along
 
 REDUCTIONS = {
     "add": (np.add, "add"),
@@ -203,7 +205,7 @@ def unique(ctx, X: Host, *, axis=None, sorted=1):
     return values, first, inverse, counts
 
 
-def within(indices, sizes):
+def within(indices: Array, sizes: int | Numpy) -> mx.array:
     """Indices into dimensions of `sizes` (one for all, or one for each entry of the last axis), none out of range.
 
     Raises:
@@ -216,7 +218,7 @@ def within(indices, sizes):
     return to_device(indices)
 
 
-def flat_places(shape, indices):
+def flat_places(shape: Sequence[int], indices: Array) -> mx.array:
     """The row-major places in `shape` of the index vectors indices[..., :], as int64."""
     sizes = np.array(shape, np.int64)
     strides = mx.array(np.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64))
@@ -224,7 +226,7 @@ def flat_places(shape, indices):
     return mx.sum(mx.where(places < 0, places + mx.array(sizes), places) * strides, -1)
 
 
-def _beside(shape, inner, axis):
+def _beside(shape: Sequence[int], inner: Sequence[int], axis: int) -> tuple[slice, ...]:
     """The part of an array that indices of shape `inner` speak of: all along `axis`, elsewhere as much as they have."""
     others = [each for each in range(len(shape)) if each != axis]
     if len(inner) != len(shape) or any(inner[each] > shape[each] for each in others):
@@ -232,7 +234,7 @@ def _beside(shape, inner, axis):
     return tuple(slice(None) if each == axis else slice(size) for each, size in enumerate(inner))
 
 
-def _written(ctx, data, index, updates, reduction):
+def _written(ctx: Context, data: mx.array, index: Any, updates: mx.array, reduction: str) -> mx.array:
     """data with updates at `index`, put there or combined with what is there."""
     # Metal has no scatter for elements of eight bytes.
     with mx.stream(mx.cpu) if ctx.device == "gpu" and data.dtype.size == 8 else nullcontext():
@@ -243,7 +245,7 @@ def _written(ctx, data, index, updates, reduction):
         return result
 
 
-def _written_on_host(data, index, updates, reduction):
+def _written_on_host(data: Numpy, index: tuple[Numpy, ...], updates: Numpy, reduction: str) -> Numpy:
     result = data.copy()
     if reduction == "none":
         result[index] = updates

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
 from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import Anywhere, Host, op
 from opgraft.ops.arrays import MLX_TYPE, element_type
-from opgraft_ops._shared import along, same_on_host
+from opgraft_ops._shared import Array, Integers, Numpy, along, same_on_host
 
 
 @op("Concat")
@@ -22,7 +25,7 @@ def concat_on_host(*inputs, axis=1):
     return np.concatenate(_without_empty(inputs), axis)
 
 
-def _without_empty(inputs):
+def _without_empty(inputs: Sequence[Any]) -> list[Any]:
     """Inputs that hold elements: ONNX Runtime lets an empty one have any size in the other dimensions."""
     return [each for each in inputs if each.size] or list(inputs)
 
@@ -45,8 +48,8 @@ def split(ctx, input: Anywhere, split: Host | None = None, *, axis=0, num_output
     return _pieces(input, axis, split, len(ctx.node.outputs))
 
 
-def _pieces(input, axis, sizes, count):
-    """One function for both kinds of arrays: a NumPy form would not know how many outputs the node has."""
+def _pieces(input: Array, axis: int, sizes: Any, count: int) -> Any:
+    """`count` pieces or more. NumPy arrays come here too: a NumPy form would not know the node's number of outputs."""
     total = input.shape[axis]
     sizes = [total // count] * count if sizes is None else sizes
     if len(sizes) < count or min(sizes) < 0 or sum(sizes) != total:
@@ -74,9 +77,10 @@ def slice_on_host(data, starts, ends, axes=None, steps=None):
 
 
 OPEN_ENDS = (2**31 - 1, 2**63 - 1)
+"""Ends by which models mean "as far as it goes"; ONNX Runtime understands them so at negative steps too."""
 
 
-def _slices(shape, starts, ends, axes, steps):
+def _slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> tuple[slice, ...]:
     """The index that ONNX's Slice means, with the bounds clamped to the dimensions."""
     axes = range(len(starts)) if axes is None else [range(len(shape))[int(axis)] for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
@@ -88,9 +92,9 @@ def _slices(shape, starts, ends, axes, steps):
     return tuple(index)
 
 
-def _slice(size, start, end, step):
+def _slice(size: int, start: int, end: int | None, step: int) -> slice:
     """The slice of one dimension, as ONNX Runtime clamps it."""
-    if step < 0:  # other than in Python, a start before the first element is the first, and an end of INT_MAX is open
+    if step < 0:  # where Python would begin before the first element, or end at once
         start = max(start + size if start < 0 else start, 0)
         end = None if end in OPEN_ENDS else end
     chosen = range(size)[start:end:step]
@@ -111,7 +115,7 @@ def expand_on_host(input, shape):
     return np.broadcast_to(input, _broadcast_shape(input, shape))
 
 
-def _broadcast_shape(input, shape):
+def _broadcast_shape(input: Array, shape: Integers) -> tuple[int, ...]:
     return np.broadcast_shapes(tuple(input.shape), tuple(int(size) for size in shape))
 
 
@@ -171,7 +175,9 @@ def _(node):
     node.require(mode in PAD_MODES, f"pad mode {mode!r} is not one of {', '.join(PAD_MODES)}")
 
 
-def padded(data, before, after, mode="constant", value=None):
+def padded(
+    data: mx.array, before: Sequence[int], after: Sequence[int], mode: Any = "constant", value: mx.array | None = None
+) -> mx.array:
     """data with before[i] and after[i] elements added at the ends of dimension i, or removed where negative."""
     data, widths = _cropped(data, before, after)
     if mode == "constant":
@@ -186,7 +192,7 @@ def padded(data, before, after, mode="constant", value=None):
     return data
 
 
-def _cropped(data, before, after):
+def _cropped(data: Any, before: Sequence[int], after: Sequence[int]) -> tuple[Any, list[tuple[int, int]]]:
     """data less what negative pads remove, and the (before, after) widths still to add along each dimension."""
     index = []
     for size, left, right in zip(data.shape, before, after, strict=True):
@@ -197,7 +203,7 @@ def _cropped(data, before, after):
     return data[tuple(index)], [(max(0, left), max(0, right)) for left, right in zip(before, after, strict=True)]
 
 
-def _pairs(pads, rank=None, axes=None):
+def _pairs(pads: Any, rank: int | None = None, axes: Numpy | None = None) -> tuple[list[int], list[int]]:
     """ONNX's pads, first all begins and then all ends (of the dimensions `axes`), as two lists over all dimensions."""
     half = len(pads) // 2
     rank = half if rank is None else rank
@@ -235,7 +241,7 @@ def trilu_on_host(input, k=None, *, upper=1):
     return np.triu(input, diagonal) if upper else np.tril(input, diagonal)
 
 
-def _diagonal(shape, k):
+def _diagonal(shape: Sequence[int], k: Numpy | None) -> int:
     rows, columns = shape[-2:]
     return 0 if k is None else int(np.clip(k.item(), -rows - 1, columns + 1))
 

@@ -1,7 +1,7 @@
 """Pooling over sliding windows, over whole images and over regions, and its inverse.
 
-Windows are pooled one axis after another, which gives the same maximum and the same sum with far fewer reads. Images are
-taken channels-last, as convolutions leave them: neighbours in memory are then neighbours in the arithmetic.
+Windows are pooled one axis after another, which gives the same maximum and the same sum with far fewer reads. Images
+are taken channels-last, as convolutions leave them: neighbours in memory are then neighbours in the arithmetic.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def max_pool(
     storage_order=0,
     strides=None,
 ):
-    """Maximum over sliding windows: X (N, C, D1...Dn) gives (N, C, O1...On), and where each was found in the flat X, or in
-    X with its spatial axes reversed where storage_order is 1. ONNX MaxPool-22."""
+    """Maximum over sliding windows: X (N, C, D1...Dn) gives (N, C, O1...On), and where each was found in the flat X, or
+    in X with its spatial axes reversed where storage_order is 1. ONNX MaxPool-22."""
     place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     x = channels_last(X)
     if len(ctx.node.outputs) < 2:
@@ -104,17 +104,17 @@ def _(node):
     if node.input(2) is not None:
         given, shape = node.constant(2), node.shape(0)
         known = given is not None and shape is not None and all(isinstance(size, int) for size in shape)
-        sizes = unpooled_sizes(shape[2:], *map(node.attributes.get, ("kernel_shape", "pads", "strides"))) if known else []
+        attributes = map(node.attributes.get, ("kernel_shape", "pads", "strides"))
+        implied = known and given.tolist() == [*shape[:2], *unpooled_sizes(shape[2:], *attributes)]
         node.require(
-            known and given.tolist() == [*shape[:2], *sizes],
-            "output_shape is not the shape that the kernel implies: ONNX and ONNX Runtime then read the indices differently",
+            implied, "output_shape other than the kernel implies: ONNX and ONNX Runtime read indices differently"
         )
 
 
 @op("MaxRoiPool", dtypes=FLOATS)
 def max_roi_pool(X, rois, *, pooled_shape, spatial_scale=1.0):
-    """Maximum over the bins of each region, 0 over an empty bin: X (N, C, H, W) and rois (R, 5), each an image's number and
-    x1, y1, x2, y2, both ends included, give (R, C, pooled_shape...). ONNX MaxRoiPool-22."""
+    """Maximum over the bins of each region, 0 over an empty bin: X (N, C, H, W) and rois (R, 5), each an image's number
+    and x1, y1, x2, y2, both ends included, give (R, C, pooled_shape...). ONNX MaxRoiPool-22."""
     regions = rois.astype(mx.float32)
     corners = regions[:, 1:] * spatial_scale
     corners = mx.where(corners < 0, -mx.floor(0.5 - corners), mx.floor(corners + 0.5)).astype(mx.int32)
@@ -147,7 +147,7 @@ for _handler in (average_pool, max_pool, lp_pool, max_unpool):
         if node.attributes.get("auto_pad", "").startswith("SAME"):
             gaps = [stride - size for stride, size in zip(node.attributes.get("strides", kernel), kernel, strict=True)]
             apart = max(node.attributes.get("dilations", ()), default=1) > 1 or max(gaps) > 1
-            node.require(not apart, "auto_pad SAME of dilated or scattered windows: ONNX and ONNX Runtime pad differently")
+            node.require(not apart, "auto_pad SAME of dilated or scattered windows: ONNX and ONNX Runtime differ")
 
 
 def unpooled_sizes(
@@ -268,7 +268,7 @@ def _bins(starts: mx.array, ends: mx.array, count: int, size: int) -> tuple[mx.a
 def _halves(firsts: mx.array, pasts: mx.array) -> list[tuple[mx.array, mx.array]]:
     """Two runs of a power of two (its logarithm, its first pixel) that together make up each run of pixels."""
     lengths = pasts - firsts
-    levels = sum(((lengths >= 1 << level).astype(mx.int32) for level in range(1, 31)), mx.zeros(lengths.shape, mx.int32))
+    levels = reduce(add, [(lengths >= 1 << level).astype(mx.int32) for level in range(1, 31)])
     second = pasts - mx.left_shift(mx.ones_like(levels), levels)
     return [(levels, mx.minimum(firsts, mx.maximum(second, 0))), (levels, mx.maximum(second, 0))]
 

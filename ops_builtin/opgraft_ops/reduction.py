@@ -8,13 +8,9 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import BOOL, FLOATS, NUMBERS, Host, op
-from opgraft_ops._folding import Fold, exponential, widened
+from opgraft_ops._folding import Fold, exponential, is_float, widened
 
 # Reductions. A row's function takes an array and a `Fold` that keeps the dimensions.
-
-
-def is_float(x):
-    return mx.issubdtype(x.dtype, mx.floating)
 
 
 def mean(x, fold):
@@ -28,22 +24,6 @@ def truncated_quotient(dividend, divisor):
     """dividend / divisor toward zero, for a positive divisor, whichever way // rounds. MLX or NumPy integers."""
     quotient = dividend // divisor
     return quotient + ((dividend < 0) & (dividend - quotient * divisor > 0))
-
-
-def extreme(function, of_floats, of_bools, of_integers):
-    """mx.max or mx.min, and what it gives for nothing: the lowest or the highest value of the type."""
-
-    def reduce(x, fold):
-        if x.size:
-            return fold(function, x)
-        nothing = of_floats if is_float(x) else of_bools if x.dtype == mx.bool_ else of_integers(mx.iinfo(x.dtype))
-        return mx.full(fold.shape(x), mx.array(np.array(nothing)).astype(x.dtype))
-
-    return reduce
-
-
-maximum = extreme(mx.max, -np.inf, False, lambda limits: limits.min)
-minimum = extreme(mx.min, np.inf, True, lambda limits: limits.max)
 
 
 def euclidean_norm(x, fold):
@@ -61,13 +41,13 @@ def integer_root(x):
 
 
 def log_sum_exp(x, fold):
-    top = maximum(x, fold)
+    top = fold(mx.max, x)
     shift = mx.where(mx.isfinite(top), top, mx.zeros_like(top))
     return shift + mx.log(fold(mx.sum, exponential(x - shift)))
 
 
 def host_mean(x, **where):
-    total = np.sum(x, **where, dtype=x.dtype if x.dtype.kind in "fu" else np.int64)
+    total = np.sum(x, **where, dtype={"i": np.int64, "u": np.uint64}.get(x.dtype.kind, x.dtype))
     count = max(x.size // max(total.size, 1), 1)
     return total / count if x.dtype.kind == "f" else truncated_quotient(total, count)
 
@@ -81,12 +61,26 @@ def host_extreme(function, of_floats, of_integers):
     return reduce
 
 
-# op type: (function, function of NumPy arrays, element types, first version whose axes are an input, newest version, what it is)
+# op type: (function, the same in NumPy, element types, first version whose axes are an input, newest version, summary)
 REDUCTIONS = {
     "ReduceSum": (lambda x, fold: fold(mx.sum, x), np.sum, NUMBERS, 13, 13, "The sum"),
     "ReduceMean": (mean, host_mean, NUMBERS, 18, 18, "The mean (of integers: rounded toward zero)"),
-    "ReduceMax": (maximum, host_extreme(np.max, -np.inf, lambda t: t.min), NUMBERS | BOOL, 18, 20, "The largest value"),
-    "ReduceMin": (minimum, host_extreme(np.min, np.inf, lambda t: t.max), NUMBERS | BOOL, 18, 20, "The smallest value"),
+    "ReduceMax": (
+        lambda x, fold: fold(mx.max, x),
+        host_extreme(np.max, -np.inf, lambda t: t.min),
+        NUMBERS | BOOL,
+        18,
+        20,
+        "The largest value",
+    ),
+    "ReduceMin": (
+        lambda x, fold: fold(mx.min, x),
+        host_extreme(np.min, np.inf, lambda t: t.max),
+        NUMBERS | BOOL,
+        18,
+        20,
+        "The smallest value",
+    ),
     "ReduceProd": (lambda x, fold: fold(mx.prod, x), np.prod, NUMBERS, 18, 18, "The product"),
     "ReduceL1": (lambda x, fold: fold(mx.sum, mx.abs(x)), None, NUMBERS, 18, 18, "The sum of magnitudes"),
     "ReduceL2": (euclidean_norm, None, NUMBERS, 18, 18, "The root of the sum of squares"),
@@ -126,7 +120,7 @@ def reduction(op_type, function, host_function, dtypes, input_since, newest, sum
 
 
 def reduced_axes(data, axes, noop_with_empty_axes):
-    """The axes to reduce, counted from 0 and in order; none given means all of them, or none where the attribute says so."""
+    """The axes to reduce, counted from 0, in order. None given means all, or none with the attribute."""
     if axes is None or not len(axes):
         return () if noop_with_empty_axes else tuple(range(data.ndim))
     return tuple(sorted({int(axis) % data.ndim for axis in axes}))
@@ -216,7 +210,7 @@ def running(scan, x, axis, exclusive, reverse):
 
 @op("CumSum", dtypes={"x": NUMBERS})
 def cum_sum(x, axis: Host, *, exclusive=0, reverse=0):
-    """Running sums along an axis, from its end if `reverse`, without the element itself if `exclusive`. ONNX CumSum-14."""
+    """Running sums along an axis: from its end if `reverse`, less the element itself if `exclusive`. ONNX CumSum-14."""
     return running(mx.cumsum, x, axis.item(), exclusive, reverse)
 
 

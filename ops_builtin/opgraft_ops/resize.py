@@ -1,69 +1,67 @@
 """Resize and Upsample.
 
-Along each axis, an output is a weighted sum of neighbouring inputs: which ones and how much of each is worked out on the
-host, in float32 as ONNX Runtime does, since a rounding of a coordinate decides which pixel is the nearest. Where the scale
-is a simple ratio p / q, every p-th output reads every q-th input with the same weights: the p families of outputs are then
-sums of strided views, which is far faster than gathering.
+Along each axis, an output is a weighted sum of neighbouring inputs: which ones and how much of each is worked out on
+the host, in float32 as ONNX Runtime does, since a rounding of a coordinate decides which pixel is the nearest. Where
+the scale is a simple ratio p / q, every p-th output reads every q-th input: the p families of outputs are sums of strided
+views, which is far faster than gathering.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import FLOATS, Host, op
+from opgraft.ops import ANY, FLOATS, Host, op
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import along
+from opgraft_ops._windows import channels_first, channels_last
 
-LONGEST_PERIOD = 8
+LONGEST_PERIOD = 16
 """The largest p for which outputs are computed by family."""
 
-PRODUCT_REACH = 90
-"""Gathering one input costs the CPU as much as this many terms of a matrix product."""
-
-SLICED_CHANNELS = 16
+MANY_CHANNELS = 16
 """From this number of channels on, images are resized channels-last, as convolutions leave them."""
 
-_ONE, _HALF = np.float32(1), np.float32(0.5)
+HALF_WAY = 1e-6
 
-
-@dataclass(frozen=True)
-class Axis:
-    """How one axis is resized.
-
-    Attributes:
-        number: which axis.
-        size: its length in the input.
-        firsts: the first input that each output reads; inputs beyond the ends repeat the outermost one.
-        weights: (outputs, taps), one row for each output; None where each is the input itself.
-        outside: which outputs take the extrapolation value instead, or None.
-    """
-
-    number: int
-    size: int
-    firsts: np.ndarray
-    weights: np.ndarray | None = None
-    outside: np.ndarray | None = None
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
 @dataclass(frozen=True)
 class Method:
-    """The attributes of Resize that say where an output reads, and with what weights."""
+    """The attributes that say where an output reads, and with what weights."""
 
-    mode: str = "nearest"
+    mode: str
     coordinates: str = "asymmetric"
-    nearest_mode: str = ""
+    nearest_mode: str = "simple"
     cubic_coeff_a: float = -0.75
     exclude_outside: bool = False
     antialias: bool = False
-    extrapolation_value: float = 0.0
 
 
-@op("Resize", since=19)
+@dataclass(frozen=True)
+class Table:
+    """How one axis is resized.
+
+    Attributes:
+        axis: which one.
+        size: its length in the input.
+        firsts: the first input that each output reads; places beyond the ends mean the outermost input.
+        weights: (outputs, taps); None where each output is one input as it is.
+        outside: which outputs take the extrapolation value instead; None for none.
+    """
+
+    axis: int
+    size: int
+    firsts: np.ndarray
+    weights: np.ndarray | None
+    outside: np.ndarray | None
+
+
+@op("Resize", since=11, dtypes={"X": ANY, "roi": FLOATS})
 def resize(
     ctx,
     X,
@@ -81,57 +79,316 @@ def resize(
     mode="nearest",
     nearest_mode="round_prefer_floor",
 ):
-    """X with the given axes resized by scales or to sizes, by the nearest input or by linear or cubic interpolation.
-    ONNX Resize-19."""
-    method = Method(
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        cubic_coeff_a,
-        bool(exclude_outside),
-        bool(antialias),
-        extrapolation_value,
-    )
-    numbers = [axis % X.ndim for axis in axes] if axes else list(range(X.ndim))
-    starts, ends = np.split(roi, 2) if roi is not None and roi.size else ([0.0] * X.ndim, [1.0] * X.ndim)
+    """X with the given axes (all of them by default) resized by scales or to sizes, taking the nearest input or
+    interpolating linearly or cubically. ONNX Resize-19."""
+    numbers = [axis % X.ndim for axis in axes or range(X.ndim)]
     lengths = [X.shape[axis] for axis in numbers]
     if scales is not None and scales.size:
-        factors = scales.astype(np.float32)
+        factors = list(scales.astype(np.float32))
         targets = [int(factor * np.float32(length)) for factor, length in zip(factors, lengths, strict=True)]
+    elif sizes is not None:
+        factors, targets = sized(sizes.tolist(), lengths, keep_aspect_ratio_policy)
     else:
-        factors, targets = _sized(sizes.tolist(), lengths, keep_aspect_ratio_policy)
+        raise ValueError("neither scales nor sizes are given")
+    crop = coordinate_transformation_mode == "tf_crop_and_resize" and roi is not None and roi.size > 0
+    starts, ends = np.split(roi.astype(np.float32), 2) if crop else ([np.float32(0)] * X.ndim, [ONE] * X.ndim)
+    method = Method(
+        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), bool(antialias)
+    )
+    parts = list(zip(numbers, lengths, targets, factors, starts, ends, strict=False))
+    tables = ctx.cached(("tables", str(parts)), lambda: [table(method, *each) for each in parts])
+    return resized(ctx, X, dict(zip(numbers, targets, strict=True)), tables, extrapolation_value)
 
-    def tables():
-        parts = zip(numbers, lengths, targets, factors, starts, ends, strict=False)
-        return [table for part in parts if (table := _axis(method, *map(np.float32, part[3:]), *part[:3])) is not None]
 
-    if targets == lengths and coordinate_transformation_mode != "tf_crop_and_resize":
+@op("Resize", since=10, until=10)
+def resize_10(ctx, X, scales: Host, *, mode="nearest"):
+    """X with each axis resized by its scale. ONNX Resize-10."""
+    factors = list(scales.astype(np.float32))
+    targets = [int(factor * np.float32(length)) for factor, length in zip(factors, X.shape, strict=True)]
+    if targets == list(X.shape):  # by scales that are too small to tell, too
         return X
-    if 0 in (*X.shape, *targets):
-        shape = list(X.shape)
-        for axis, target in zip(numbers, targets, strict=True):
-            shape[axis] = target
+    method = Method({"bilinear": "linear"}.get(mode, mode))
+    parts = list(zip(range(X.ndim), X.shape, targets, factors, strict=True))
+    tables = ctx.cached(("tables", str(parts)), lambda: [table(method, *each) for each in parts])
+    return resized(ctx, X, dict(enumerate(targets)), tables, 0.0)
+
+
+@op("Upsample", since=9, until=9)
+def upsample(ctx, X, scales: Host, *, mode="nearest"):
+    """X with each axis enlarged by its scale. ONNX Upsample-9."""
+    return resize_10(ctx, X, scales, mode=mode)
+
+
+@op("Upsample", since=7, until=8)
+def upsample_7(ctx, X, *, scales, mode="nearest"):
+    """X with each axis enlarged by its scale. ONNX Upsample-7."""
+    return resize_10(ctx, X, np.array(scales, np.float32), mode=mode)
+
+
+for _handler in (resize, resize_10, upsample, upsample_7):
+
+    @_handler.condition
+    def _(node):
+        mode = node.attributes.get("mode", "nearest")
+        node.require(mode in ("nearest", "linear", "bilinear", "cubic"), f"mode {mode!r} is not one of ONNX's")
+        exact = mode == "nearest" or node.dtype(0) in (None, *FLOATS)
+        node.require(exact, "interpolation of integers: how they are rounded is not defined; cast to float")
+        node.require(mode != "nearest" or not node.attributes.get("antialias", 0), "antialias of nearest means nothing")
+
+
+@resize.condition
+def _(node):
+    mode = node.attributes.get("coordinate_transformation_mode")
+    if mode in ("align_corners", "tf_crop_and_resize") and node.input(2) is not None:
+        scales, shape = node.constant(2), node.shape(0)
+        whole = scales is not None and (scales == np.floor(scales)).all()
+        if scales is not None and shape is not None and not whole:
+            sizes = [shape[axis] for axis in node.attributes.get("axes", range(len(shape)))]
+            parts = zip(scales.tolist(), sizes, strict=True)
+            whole = all(scale == 1 or (isinstance(size, int) and (scale * size).is_integer()) for scale, size in parts)
+        node.require(whole, f"{mode} with scales that may give a fraction of a pixel: ONNX and ONNX Runtime differ")
+
+
+def sized(sizes: Sequence[int], lengths: Sequence[int], policy: str) -> tuple[list[np.float32], list[int]]:
+    """The scales and the lengths that the input `sizes` means for axes of `lengths`."""
+    parts = zip(sizes, lengths, strict=True)
+    factors = [np.float32(size) / np.float32(length) if length else ONE for size, length in parts]
+    if policy == "stretch":
+        return factors, list(sizes)
+    factor = (min if policy == "not_larger" else max)(factors)
+    return [factor] * len(factors), [int(np.floor(factor * np.float32(length) + HALF)) for length in lengths]
+
+
+def resized(ctx, X, targets, tables, extrapolation_value):
+    """X with each axis resized as its table says; `targets` are the new lengths by axis."""
+    tables = [each for each in tables if each is not None]
+    shape = [targets.get(axis, size) for axis, size in enumerate(X.shape)]
+    if 0 in (*X.shape, *shape):
         return mx.zeros(shape, X.dtype)
-    key = ("tables", tuple(lengths), tuple(targets), tuple(map(float, factors)), tuple(map(float, (*starts, *ends))))
-    return _resized(X, ctx.cached(key, tables), method, ctx.device)
+    x = X if all(each.weights is None for each in tables) else widened(X)
+    turned = X.ndim > 2 and X.shape[1] >= MANY_CHANNELS and all(each.axis > 1 for each in tables)
+    x = mx.contiguous(channels_last(x)) if turned else x
+    for each in reversed(tables):  # the innermost axis first, while there is least to copy
+        axis = each.axis - turned
+        x = _summed(x, axis, each, ctx.device)
+        if each.outside is not None:
+            outside = mx.array(each.outside).reshape(along(x.ndim, axis))
+            x = mx.where(outside, mx.array(extrapolation_value).astype(x.dtype), x)
+    return (channels_first(x) if turned else x).astype(X.dtype)
 
 
-@op("Resize", since=18, until=18)
-def resize_18(
-    ctx,
-    X,
-    roi: Host | None = None,
-    scales: Host | None = None,
-    sizes: Host | None = None,
-    *,
-    antialias=0,
-    axes=None,
-    coordinate_transformation_mode="half_pixel",
-    cubic_coeff_a=-0.75,
-    exclude_outside=0,
-    extrapolation_value=0.0,
-    keep_aspect_ratio_policy="stretch",
-    mode="nearest",
-    nearest_mode="round_prefer_floor",
-):
-    pass
+def table(
+    method: Method,
+    axis: int,
+    size: int,
+    target: int,
+    factor: np.float32,
+    start: np.float32 = ZERO,
+    end: np.float32 = ONE,
+) -> Table | None:
+    """How an axis of `size` becomes one of `target` by `factor`; None where nothing changes. `start` and `end` are the
+    axis's region, for tf_crop_and_resize."""
+    cropped = method.coordinates == "tf_crop_and_resize"
+    kept = size == target and (method.antialias or (factor == 1 and (start, end) == (0, 1)))
+    if kept or 0 in (size, target):
+        return None
+    places = original_places(method.coordinates, size, target, factor, start, end)
+    if method.mode == "nearest":
+        firsts, weights = nearest(places, method.nearest_mode, bool(factor < 1)), None
+    elif method.antialias:
+        firsts, weights = _filtered(method, places, size, factor)
+    elif method.mode == "cubic":
+        firsts, weights = _cubic(method, places, size)
+    else:
+        firsts = np.floor(places).astype(np.int64)
+        share = places - firsts.astype(np.float32)
+        weights = np.stack([ONE - share, share], axis=1)
+    taps = 1 if weights is None else weights.shape[1]
+    outside = cropped & ((places < 0) | (places > size - 1))
+    return Table(axis, size, np.clip(firsts, -taps, size), weights, outside if outside.any() else None)
+
+
+def original_places(
+    mode: str, size: int, target: int, factor: np.float32, start: np.float32, end: np.float32
+) -> np.ndarray:
+    """Where each output of an axis lies among its inputs, in float32."""
+    outputs = np.arange(target, dtype=np.float32)
+    last, last_target = np.float32(size - 1), np.float32(target - 1)
+    if mode == "asymmetric":
+        return outputs / factor
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and target > 1):
+        return (outputs + HALF) / factor - HALF
+    if mode == "tf_half_pixel_for_nn":
+        return (outputs + HALF) / factor
+    if mode == "half_pixel_symmetric":
+        adjustment = np.float32(target) / (factor * np.float32(size))
+        offset = np.float32(size) / np.float32(2) * (ONE - adjustment)
+        return (float(offset) + (outputs.astype(np.float64) + 0.5) / float(factor) - 0.5).astype(np.float32)
+    if mode == "tf_crop_and_resize":
+        if target == 1:
+            return np.array([0.5 * float(start + end) * float(last)], np.float32)
+        return start * last + outputs * (end - start) * last / last_target
+    if mode == "align_corners" and target > 1:
+        return outputs * last / last_target
+    if mode in ("align_corners", "pytorch_half_pixel"):
+        return np.zeros(1, np.float32)
+    raise ValueError(f"coordinate_transformation_mode {mode!r} is not one of ONNX's")
+
+
+def nearest(places: np.ndarray, mode: str, shrinks: bool) -> np.ndarray:
+    """The input nearest to each place. As in ONNX Runtime, a place is half-way where it is so to a millionth."""
+    places = places.astype(np.float64)
+    if mode == "floor" or (mode == "simple" and not shrinks):
+        chosen = np.floor(places)
+    elif mode in ("ceil", "simple"):
+        chosen = np.ceil(places)
+    elif mode == "round_prefer_ceil":
+        chosen = np.floor(places + 0.5 + HALF_WAY)
+    else:
+        chosen = np.ceil(places - 0.5 - HALF_WAY)
+    return chosen.astype(np.int64)
+
+
+def _cubic(method: Method, places: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first of the four inputs around each place, and their weights by Keys' cubic convolution."""
+    firsts = np.floor(places).astype(np.int64)
+    share = places - firsts.astype(np.float32)
+    weights = _keys(share[:, None] - np.arange(-1, 3, dtype=np.float32), np.float32(method.cubic_coeff_a))
+    firsts -= 1
+    if method.exclude_outside:
+        weights = _within(firsts, weights, size)
+    return firsts, weights
+
+
+def _filtered(method: Method, places: np.ndarray, size: int, factor: np.float32) -> tuple[np.ndarray, np.ndarray]:
+    """The inputs under each output's filter, widened by 1 / factor where the axis shrinks, and their weights."""
+    stretch = max(ONE / factor, ONE)
+    support = np.float32(2 if method.mode == "cubic" else 1) * stretch
+    centers = places + HALF
+    firsts = np.floor(centers - support + HALF).astype(np.int64)
+    pasts = np.floor(centers + support + HALF).astype(np.int64)
+    positions = firsts[:, None] + np.arange(int((pasts - firsts).max()))
+    distances = (positions.astype(np.float32) - centers[:, None] + HALF) / stretch
+    if method.mode == "cubic":
+        weights = _keys(distances, np.float32(method.cubic_coeff_a))
+    else:
+        weights = np.maximum(ONE - np.abs(distances), np.float32(0))
+    weights = np.where(positions < pasts[:, None], weights, np.float32(0))
+    if method.exclude_outside:
+        return firsts, _within(firsts, weights, size)
+    total = weights.sum(axis=1, keepdims=True)
+    return firsts, weights / np.where(total == 0, ONE, total)
+
+
+def _keys(distances: np.ndarray, a: np.float32) -> np.ndarray:
+    """Keys' cubic convolution kernel."""
+    x = np.abs(distances)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(np.float32)
+
+
+def _within(firsts: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
+    """The weights without those of places beyond the ends, made to add up to 1 again."""
+    positions = firsts[:, None] + np.arange(weights.shape[1])
+    kept = np.where((positions >= 0) & (positions < size), weights, np.float32(0))
+    total = kept.sum(axis=1, keepdims=True)
+    return kept / np.where(total == 0, ONE, total)
+
+
+def _summed(x: mx.array, axis: int, table: Table, device: str) -> mx.array:
+    """x with one axis resized."""
+    step = _period(table.firsts)
+    if step is None:
+        return _gathered(x, axis, table, device)
+    period, stride = step
+    count = -(-len(table.firsts) // period)
+    taps = 1 if table.weights is None else table.weights.shape[1]
+    reach = max(int(first) for first in table.firsts[:period]) + taps - 1 + (count - 1) * stride
+    before = max(0, -int(table.firsts[:period].min()))
+    x = _extended(x, axis, before, max(0, reach - table.size + 1))
+    families = []
+    for family in range(min(period, len(table.firsts))):
+        start = int(table.firsts[family]) + before
+        views = [_sliced(x, axis, start + tap, count, stride) for tap in range(taps)]
+        if table.weights is None:
+            families.append(views[0])
+        else:
+            families.append(_blend(views, axis, _continued(table.weights[family::period], count)))
+    if len(families) == 1:
+        return families[0]
+    shape = list(x.shape)
+    shape[axis] = count * len(families)
+    y = mx.stack(families, axis=axis + 1).reshape(shape)
+    return y[(*[slice(None)] * axis, slice(len(table.firsts)))]
+
+
+def _period(firsts: np.ndarray) -> tuple[int, int] | None:
+    """p and q such that each p-th of the outputs reads q inputs further on; None where no small p is so."""
+    for period in range(1, min(LONGEST_PERIOD, len(firsts)) + 1):
+        steps = firsts[period:] - firsts[:-period]
+        if not steps.size:
+            return period, 1
+        if steps[0] >= 0 and (steps == steps[0]).all():
+            return period, int(steps[0])
+    return None
+
+
+def _extended(x: mx.array, axis: int, before: int, after: int) -> mx.array:
+    """x with its outermost elements along an axis repeated."""
+    parts = [_sliced(x, axis, 0, before, 0)] if before else []
+    parts.append(x)
+    if after:
+        parts.append(_sliced(x, axis, x.shape[axis] - 1, after, 0))
+    return mx.concatenate(parts, axis=axis) if len(parts) > 1 else x
+
+
+def _sliced(x: mx.array, axis: int, start: int, count: int, stride: int) -> mx.array:
+    """`count` elements of x along an axis, each `stride` further on; the same one where that is 0."""
+    if stride == 0:
+        shape = list(x.shape)
+        shape[axis] = count
+        return mx.broadcast_to(x[(*[slice(None)] * axis, slice(start, start + 1))], shape)
+    return x[(*[slice(None)] * axis, slice(start, start + (count - 1) * stride + 1, stride))]
+
+
+def _blend(views: Sequence[mx.array], axis: int, weights: np.ndarray) -> mx.array:
+    """The sum of the views, each times its column of (outputs, taps) weights laid along an axis."""
+    total = None
+    for view, column in zip(views, weights.T, strict=True):
+        if not column.any():
+            continue
+        if (column == column[0]).all():
+            part = view if column[0] == 1 else view * float(column[0])
+        else:
+            part = view * mx.array(column, view.dtype).reshape(along(view.ndim, axis))
+        total = part if total is None else total + part
+    return mx.zeros_like(views[0]) if total is None else total
+
+
+def _continued(rows: np.ndarray, count: int) -> np.ndarray:
+    """`rows`, with the last one repeated to make `count`."""
+    return rows if len(rows) == count else np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)])
+
+
+def _gathered(x: mx.array, axis: int, table: Table, device: str) -> mx.array:
+    """x with one axis resized where the outputs read at no regular step."""
+    taps = 1 if table.weights is None else table.weights.shape[1]
+    places = [np.clip(table.firsts + tap, 0, table.size - 1) for tap in range(taps)]
+    if device == "cpu":  # where copying slices is several times faster than gathering
+        views = [mx.concatenate([_sliced(x, axis, *run) for run in _runs(each)], axis=axis) for each in places]
+    else:
+        views = [mx.take(x, mx.array(each), axis=axis) for each in places]
+    return views[0] if table.weights is None else _blend(views, axis, table.weights)
+
+
+def _runs(places: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Runs of places at a regular step of 0 or more: the first place, their number, and the step."""
+    start = 0
+    while start < len(places):
+        steps = np.diff(places[start:])
+        step = int(steps[0]) if steps.size and steps[0] >= 0 else 0
+        differs = np.flatnonzero(steps != step)
+        count = (int(differs[0]) if differs.size else steps.size) + 1
+        yield int(places[start]), count, step
+        start += count

@@ -1,1 +1,311 @@
-"""Operators that sample at computed coordinates."""
+"""Reading images between their pixels: grids, regions of interest, and convolutions whose taps move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import product
+from math import prod
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.ops import ANY, FLOATS, Host, op
+from opgraft.ops.arrays import to_device
+from opgraft_ops._folding import widened
+from opgraft_ops._windows import channels_first, channels_last, fitted, windows
+
+CUBIC_COEFFICIENT = -0.75
+"""The coefficient of GridSample's cubic interpolation."""
+
+Neighbours = list[tuple[mx.array, mx.array | None]]
+"""Along one axis: which pixel each place reads, and its weight (None: all of it), for each neighbour read."""
+
+
+@op("GridSample", since=16, dtypes={"X": ANY, "grid": FLOATS})
+def grid_sample(X, grid, *, align_corners=0, mode="linear", padding_mode="zeros"):
+    """X (N, C, D1...Dn) read at the places that grid (N, O1...On, n) gives, from -1 to 1 across X, the last axis first:
+    (N, C, O1...On). ONNX GridSample-22."""
+    sizes = X.shape[2:]
+    if 0 in (*X.shape, *grid.shape):
+        return mx.zeros((*X.shape[:2], *grid.shape[1:-1]), X.dtype)
+    x = channels_last(X if mode == "nearest" else widened(X))
+    if padding_mode == "zeros":  # a frame of zeros, which is what lies outside from there on
+        x = fitted(x, [1] * len(sizes), [size + 2 for size in sizes])
+    places = widened(grid)
+    neighbours = []
+    for axis, size in enumerate(sizes):
+        place = places[..., len(sizes) - 1 - axis] + 1
+        place = place / 2 * (size - 1) if align_corners else (place * size - 1) / 2
+        found = _neighbours(place, mode.removeprefix("bi"))
+        neighbours.append([(_inside(pixel, size, padding_mode, align_corners), weight) for pixel, weight in found])
+    return channels_first(_read(x, neighbours)).astype(X.dtype)
+
+
+@grid_sample.condition
+def _(node):
+    mode = node.attributes.get("mode", "linear").removeprefix("bi")
+    node.require(mode in ("nearest", "linear", "cubic"), f"mode {mode!r} is not one of ONNX's")
+    exact = mode == "nearest" or node.dtype(0) in (None, *FLOATS)
+    node.require(exact, "interpolation of integers: how they are rounded is not defined; cast to float")
+
+
+@op("AffineGrid", since=20, dtypes={"theta": FLOATS, "size": {"int64"}})
+def affine_grid(theta, size: Host, *, align_corners=0):
+    """The places of an image's pixels, from -1 to 1, moved by theta (N, n, n + 1): (N, D1...Dn, n), the last axis
+    first, for a size of (N, C, D1...Dn). ONNX AffineGrid-20."""
+    sizes = size[2:].tolist()
+    precise = widened(theta)
+    rank = len(sizes)
+    grid = precise[:, *[None] * rank, :, rank]
+    for axis, length in enumerate(sizes):
+        places = mx.array(_pixel_places(length, align_corners)).astype(precise.dtype)
+        places = places.reshape([-1 if each == axis else 1 for each in range(rank)] + [1])
+        grid = grid + places * precise[:, *[None] * rank, :, rank - 1 - axis]
+    return grid.astype(theta.dtype)
+
+
+@affine_grid.condition
+def _(node):
+    size = node.constant(1)
+    alone = size is not None and 1 in size[2:] and node.attributes.get("align_corners", 0)
+    node.require(not alone, "align_corners of a single pixel: ONNX and ONNX Runtime place it differently")
+
+
+@op("DeformConv", since=19, dtypes=FLOATS)
+def deform_conv(
+    ctx,
+    X,
+    W,
+    offset,
+    B=None,
+    mask=None,
+    *,
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    offset_group=1,
+    pads=None,
+    strides=None,
+):
+    """A convolution of X (N, C, D1...Dn) with W (M, C / group, k1...kn), plus B (M), each of whose taps reads X at an
+    offset of its own, from offset (N, offset_group * k1...kn * n, O1...On), times mask (N, offset_group * k1...kn,
+    O1...On). ONNX DeformConv-22."""
+    batch, channels, *sizes = X.shape
+    place = windows(sizes, W.shape[2:], strides, dilations, pads, "NOTSET")
+    rank, taps, outputs = place.rank, prod(place.kernel), prod(place.outputs)
+    if 0 in (batch, W.shape[0], *place.outputs):
+        return mx.zeros((batch, W.shape[0], *place.outputs), X.dtype)
+    x = widened(X).reshape(batch * offset_group, channels // offset_group, *sizes)
+    x = fitted(channels_last(x), [1] * rank, [size + 2 for size in sizes])
+    moves = widened(offset).reshape(batch * offset_group, taps, rank, *place.outputs)
+    neighbours = []
+    for axis, size in enumerate(sizes):
+        steps = np.arange(place.kernel[axis]) * place.dilations[axis]
+        steps = steps.reshape([-1 if each == axis else 1 for each in range(rank)])
+        steps = np.broadcast_to(steps, place.kernel).reshape(taps, *[1] * rank)
+        starts = np.arange(place.outputs[axis]) * place.strides[axis] - place.begins[axis]
+        starts = starts.reshape([-1 if each == axis else 1 for each in range(rank)])
+        places = moves[:, :, axis] + mx.array((steps + starts).astype(np.float32)).astype(moves.dtype)
+        found = _neighbours(places, "linear")
+        neighbours.append([(_inside(pixel, size, "zeros", 0), weight) for pixel, weight in found])
+    read = _read(x, neighbours)  # (N * offset_group, taps, O1...On, C / offset_group)
+    if mask is not None:
+        read = read * widened(mask).reshape(batch * offset_group, taps, *place.outputs, 1)
+    columns = read.reshape(batch, offset_group, taps, outputs, channels // offset_group).transpose(0, 3, 1, 4, 2)
+    columns = columns.reshape(batch, outputs, group, channels // group * taps).transpose(0, 2, 1, 3)
+    weight = widened(W).reshape(group, W.shape[0] // group, channels // group * taps)
+    y = (columns @ mx.swapaxes(weight, 1, 2)).transpose(0, 1, 3, 2).reshape(batch, W.shape[0], *place.outputs)
+    if B is not None:
+        y = y + widened(B).reshape(-1, *[1] * rank)
+    return y.astype(X.dtype)
+
+
+@deform_conv.condition
+def _(node):
+    rank = node.rank(0)
+    node.require(rank is None or rank > 2, "an image has axes beside batch and channels")
+
+
+def _roi_align(since, until, shift):
+    """RoiAlign's handlers for some versions, whose default coordinate_transformation_mode is `shift`: one for a given
+    number of samples, which needs no values, and one that sees the regions because their sizes give that number."""
+
+    @op("RoiAlign", since=since, until=until, dtypes={"X": FLOATS, "rois": FLOATS, "batch_indices": {"int64"}})
+    def roi_align(
+        X,
+        rois,
+        batch_indices,
+        *,
+        coordinate_transformation_mode=shift,
+        mode="avg",
+        output_height=1,
+        output_width=1,
+        sampling_ratio=0,
+        spatial_scale=1.0,
+    ):
+        """The mean, or the maximum, of sampling_ratio ** 2 samples in each bin of each region: X (N, C, H, W) and rois
+        (R, 4), each x1, y1, x2, y2, in the images batch_indices, give (R, C, output_height, output_width).
+        ONNX RoiAlign-22."""
+        regions = _regions(widened(rois), spatial_scale, coordinate_transformation_mode)
+        sizes, counts = (output_height, output_width), (sampling_ratio, sampling_ratio)
+        return channels_first(_pooled(widened(X), regions, batch_indices, sizes, counts, mode)).astype(X.dtype)
+
+    @op("RoiAlign", since=since, until=until, dtypes={"X": FLOATS, "rois": FLOATS, "batch_indices": {"int64"}})
+    def roi_align_adaptive(
+        X,
+        rois: Host,
+        batch_indices,
+        *,
+        coordinate_transformation_mode=shift,
+        mode="avg",
+        output_height=1,
+        output_width=1,
+        sampling_ratio=0,
+        spatial_scale=1.0,
+    ):
+        """RoiAlign with as many samples in a bin as it is pixels high and wide, rounded up. ONNX RoiAlign-22."""
+        rois = rois.astype(np.float32) if rois.dtype == np.float16 else rois
+        starts, lengths = _regions(rois, spatial_scale, coordinate_transformation_mode)
+        sizes = (output_height, output_width)
+        counts = np.ceil(lengths / np.array(sizes, rois.dtype))
+        counts = np.where(np.isfinite(counts), np.maximum(counts, 0), 0).astype(np.int64)
+        x = widened(X)
+        pooled, order = [], []
+        for pair in np.unique(counts, axis=0):
+            chosen = np.flatnonzero((counts == pair).all(axis=1))
+            regions = to_device(starts[chosen]), to_device(lengths[chosen])
+            images = mx.take(batch_indices, mx.array(chosen), axis=0)
+            pooled.append(_pooled(x, regions, images, sizes, pair.tolist(), mode))
+            order.append(chosen)
+        if not pooled:
+            return mx.zeros((0, X.shape[1], *sizes), X.dtype)
+        back = np.argsort(np.concatenate(order))
+        return channels_first(mx.take(mx.concatenate(pooled), mx.array(back), axis=0)).astype(X.dtype)
+
+    @roi_align.condition
+    def _(node):
+        given = node.attributes.get("sampling_ratio", 0) > 0
+        node.require(given, "sampling_ratio 0: the number of samples depends on the regions")
+
+    return [roi_align, roi_align_adaptive]
+
+
+roi_align_handlers = _roi_align(10, 15, "output_half_pixel") + _roi_align(16, None, "half_pixel")
+
+
+def _neighbours(place: mx.array, mode: str) -> Neighbours:
+    """The pixels around a place on one axis, as whole floats, with their weights."""
+    if mode == "nearest":
+        return [(mx.round(place), None)]
+    first = mx.floor(place)
+    share = place - first
+    if mode == "linear":
+        return [(first, 1 - share), (first + 1, share)]
+    a = CUBIC_COEFFICIENT
+
+    def near(x):
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far(x):
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+    weights = (far(share + 1), near(share), near(1 - share), far(2 - share))
+    return [(first + step, weight) for step, weight in zip(range(-1, 3), weights, strict=True)]
+
+
+def _inside(pixel: mx.array, size: int, padding_mode: str, align_corners: int) -> mx.array:
+    """The pixel that stands for one anywhere on an axis of `size`; with zeros, on that axis in a frame of zeros."""
+    last = size - 1
+    if padding_mode == "zeros":
+        pixel, last = pixel + 1, size + 1
+    elif padding_mode == "reflection":
+        if align_corners:  # at the centers of the outermost pixels: period 2 * size - 2
+            pixel = size - 1 - mx.abs(_modulo(pixel, max(2 * size - 2, 1)) - (size - 1))
+        else:  # at their outer edges: period 2 * size
+            pixel = _modulo(pixel, 2 * size)
+            pixel = mx.minimum(pixel, 2 * size - 1 - pixel)
+    return mx.clip(mx.clip(pixel, 0, last).astype(mx.int32), 0, last)  # again: what is not a number casts to anything
+
+
+def _modulo(x: mx.array, period: int) -> mx.array:
+    return x - period * mx.floor(x / period)
+
+
+def _read(images: mx.array, neighbours: Sequence[Neighbours]) -> mx.array:
+    """The weighted sum of the pixels of images (B, D1...Dn, C) at every combination of the axes' neighbours, each
+    (B, places...): (B, places..., C)."""
+    batch, *sizes, channels = images.shape
+    pixels = images.reshape(-1, channels)
+    places = neighbours[0][0][0].ndim - 1
+    first = mx.arange(batch).reshape(batch, *[1] * places)
+    total = None
+    for chosen in product(*neighbours):
+        index = first
+        for size, (pixel, _) in zip(sizes, chosen, strict=True):
+            index = index * size + pixel
+        part = mx.take(pixels, index, axis=0)
+        weights = [weight for _, weight in chosen if weight is not None]
+        if weights:
+            part = part * reduce(mx.multiply, weights)[..., None]
+        total = part if total is None else total + part
+    return total
+
+
+def _pixel_places(size: int, align_corners: int) -> np.ndarray:
+    """Where the pixels of an axis lie between -1 and 1."""
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.ones(size)  # a lone pixel: as ONNX Runtime does
+    return (2 * np.arange(size) + 1) / size - 1
+
+
+def _regions(rois, spatial_scale: float, mode: str):
+    """The starts and the lengths of regions (R, 4) in pixels, each (R, 2), height first. MLX or NumPy arrays."""
+    half_pixel = mode == "half_pixel"
+    corners = rois * spatial_scale - (0.5 if half_pixel else 0.0)
+    starts, lengths = corners[:, 1::-1], corners[:, 3:1:-1] - corners[:, 1::-1]
+    if not half_pixel:  # where half a pixel is not taken off, a region is at least one pixel
+        lengths = mx.maximum(lengths, 1) if isinstance(lengths, mx.array) else np.maximum(lengths, 1)
+    return starts, lengths
+
+
+def _pooled(
+    x: mx.array,
+    regions: tuple[mx.array, mx.array],
+    images: mx.array,
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    mode: str,
+) -> mx.array:
+    """The samples of each bin pooled: (R, height, width, C). Regions as of `_regions`; `counts` samples each way."""
+    channels = x.shape[1]
+    if 0 in (*counts, *x.shape, *images.shape):
+        return mx.zeros((images.shape[0], *sizes, channels), x.dtype)
+    pixels = channels_last(x).reshape(-1, channels)
+    total = None
+    for ys in _samples(regions, 0, sizes[0], counts[0], x.shape[2]):
+        for xs in _samples(regions, 1, sizes[1], counts[1], x.shape[3]):
+            for (y, y_weight), (column, x_weight) in product(ys, xs):
+                row = images[:, None].astype(mx.int32) * x.shape[2] + y
+                part = mx.take(pixels, row[:, :, None] * x.shape[3] + column[:, None, :], axis=0)
+                part = part * (y_weight[:, :, None] * x_weight[:, None, :])[..., None].astype(x.dtype)
+                total = part if total is None else mx.maximum(total, part) if mode == "max" else total + part
+    return total if mode == "max" else total / (counts[0] * counts[1])
+
+
+def _samples(
+    regions: tuple[mx.array, mx.array], axis: int, bins: int, count: int, size: int
+) -> Iterator[list[tuple[mx.array, mx.array]]]:
+    """For each sample along an axis: the two pixels (R, bins) around it, with their weights. Pixels are at least 0, and
+    the weights are 0 more than a pixel outside."""
+    start, length = (each[:, axis : axis + 1] for each in regions)
+    width = length / bins
+    firsts = start + mx.arange(bins).astype(start.dtype) * width
+    for sample in range(count):
+        place = firsts + (sample + 0.5) * width / count
+        within = ((place >= -1) & (place <= size)).astype(place.dtype)
+        place = mx.clip(place, 0, size - 1)
+        low = mx.floor(place)
+        share = place - low
+        pixel = mx.clip(low.astype(mx.int32), 0, size - 1)
+        yield [(pixel, (1 - share) * within), (mx.minimum(pixel + 1, size - 1), share * within)]

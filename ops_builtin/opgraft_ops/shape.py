@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Anywhere, Host, op, to_device
+from opgraft.ops import Anywhere, Context, Host, op, to_device
 from opgraft.ops.arrays import device_from_storage
-from opgraft_ops._shared import same_on_host
+from opgraft_ops._shared import Integers, same_on_host
 
 SMALL = 1024
 """An array of equal elements is made on the host up to this size, since it may be a shape."""
@@ -139,7 +140,7 @@ def _(node):
     node.require(stash == 1, f"stash_type {stash}: Range sums in float32 only")
 
 
-def target_shape(current, shape, allowzero):
+def target_shape(current: Sequence[int], shape: Integers, allowzero: int) -> list[int]:
     """The shape that Reshape means: 0 is the size at the same place, -1 what is left over."""
     target = [int(size) if size or allowzero else current[axis] for axis, size in enumerate(shape)]
     if -1 in target:
@@ -148,7 +149,7 @@ def target_shape(current, shape, allowzero):
     return target
 
 
-def shape_without(current, axes):
+def shape_without(current: Sequence[int], axes: Integers) -> list[int]:
     """`current` less its dimensions `axes`; where there are none, less all those of size 1."""
     dropped = {range(len(current))[int(axis)] for axis in np.ravel(axes)}
     dropped = dropped or {axis for axis, size in enumerate(current) if size == 1}
@@ -159,7 +160,7 @@ def shape_without(current, axes):
     return [size for axis, size in enumerate(current) if axis not in dropped]
 
 
-def shape_with(current, axes):
+def shape_with(current: Sequence[int], axes: Integers) -> list[int]:
     """`current` and new dimensions of size 1, at the places `axes` of the result."""
     rank = len(current) + np.size(axes)
     places = {range(rank)[int(axis)] for axis in np.ravel(axes)}
@@ -169,6 +170,6 @@ def shape_with(current, axes):
     return [1 if axis in places else next(old) for axis in range(rank)]
 
 
-def _makes_bfloat16(ctx):
+def _makes_bfloat16(ctx: Context) -> bool:
     """True where the node's output is bfloat16, whose elements NumPy cannot hold."""
     return ctx.node.outputs[0].dtype == "bfloat16"

@@ -51,17 +51,26 @@ def transformed(x: mx.array, length: int | None, axis: int, inverse: int, onesid
     """The transform of x, whose last dimension holds parts of complex numbers, along an axis that counts it too."""
     axis %= x.ndim
     wide = x.astype(mx.float32)
-    values = wide[..., 0] if x.shape[-1] == 1 else complex_numbers(wide)
+    real = x.shape[-1] == 1
+    values = mx.moveaxis(wide[..., 0] if real else complex_numbers(wide), axis, -1)
     if length is None:
         length = 2 * (x.shape[axis] - 1) if inverse and onesided else x.shape[axis]
     if inverse and onesided:
-        return mx.fft.irfft(values, length, axis)[..., None].astype(x.dtype)
-    if onesided and x.shape[-1] == 1:
-        return parts_of(mx.fft.rfft(values, length, axis)).astype(x.dtype)
-    result = mx.fft.ifft(values, length, axis) if inverse else mx.fft.fft(values, length, axis)
-    if onesided:
-        result = mx.split(result, [length // 2 + 1], axis)[0]
-    return parts_of(result).astype(x.dtype)
+        return mx.moveaxis(mx.fft.irfft(values, length), -1, axis)[..., None].astype(x.dtype)
+    if inverse:
+        result = mx.fft.ifft(values, length)
+    elif real:
+        half = mx.fft.rfft(values, length)
+        result = half if onesided else mx.concatenate([half, mirrored(half, length)], axis=-1)
+    else:
+        whole = mx.fft.fft(values, length)
+        result = whole[..., : length // 2 + 1] if onesided else whole
+    return parts_of(mx.moveaxis(result, -1, axis)).astype(x.dtype)
+
+
+def mirrored(half: mx.array, length: int) -> mx.array:
+    """The second half of the spectrum of a real signal: the first's conjugate, backward."""
+    return mx.conjugate(half[..., 1 : length - length // 2][..., ::-1])
 
 
 def complex_numbers(parts: mx.array) -> mx.array:
@@ -120,10 +129,9 @@ def mel_weight_matrix(
     edges = ((length + 1) * 700 * (10 ** (mels / 2595) - 1) // sample_rate.item()).astype(np.int64)
     place = np.arange(length // 2 + 1)[:, None]
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # where two of a filter's edges fall together, one of its sides is not asked for
         rising = np.where(centre == left, place == centre, (place - left) / (centre - left))
-        falling = (right - place) / (right - centre)
-    weights = np.where(place <= centre, rising * (place >= left), falling * (place < right))
+        weights = np.where(place <= centre, rising, (right - place) / (right - centre))
     return as_type(np.where((place < left) | ((place >= right) & (place != centre)), 0, weights), output_datatype)
 
 

@@ -140,7 +140,8 @@ def test_states_may_trade_places():
 
 @pytest.mark.parametrize("trips", [0, 2])
 @pytest.mark.parametrize(
-    ("declared", "shape"), [("float[2]", [2]), ("float[A]", [2]), ("float", []), ("float[A, 3]", [2, 3]), ("float[]", [2])]
+    ("declared", "shape"),
+    [("float[2]", [2]), ("float[A]", [2]), ("float", []), ("float[A, 3]", [2, 3]), ("float[]", [2])],
 )
 def test_a_scan_output_of_no_trips_has_the_shape_that_the_body_declares(declared, shape, trips):
     check(
@@ -202,7 +203,8 @@ NAMES = {
 def test_counter_and_condition_may_be_vectors_of_one():
     check(
         """g (int64[1] M, bool[1] c, float[2] x) => (float[2] y, int64[K, 1] numbers) {
-            y, numbers = Loop <body = b (int64[1] i, bool[1] going, float[2] a) => (bool[1] on, float[2] b, int64[1] n) {
+            y, numbers = Loop <
+                body = b (int64[1] i, bool[1] going, float[2] a) => (bool[1] on, float[2] b, int64[1] n) {
                 on = Identity (going)
                 b = Add (a, a)
                 n = Identity (i)
@@ -257,7 +259,8 @@ def test_an_initializer_of_a_body_hides_an_outer_value():
     check(
         """g (int64 M, float[2] x, float[2] w) => (float[2] y, float[2] plain) {
             plain = Mul (x, w)
-            y = Loop <body = outer (int64 i, bool going, float[2] a) => (bool on, float[2] b) <float[2] w = {2.0, 3.0}> {
+            y = Loop <body = outer (int64 i, bool going, float[2] a) => (bool on, float[2] b)
+                <float[2] w = {2.0, 3.0}> {
                 on = Identity (going)
                 b = Loop <body = inner (int64 j, bool go, float[2] p) => (bool more, float[2] q) {
                     more = Identity (go)
@@ -275,7 +278,8 @@ def test_an_initializer_of_a_body_hides_an_outer_value():
 def test_a_body_may_hand_out_captures_and_initializers():
     check(
         """g (int64 M, float[2] x) => (float[2] y, float[K, 2] seen, float[K] fixed) {
-            y, seen, fixed = Loop <body = b (int64 i, bool going, float[2] a) => (bool on, float[2] b, float[2] x, float one)
+            y, seen, fixed = Loop <
+                body = b (int64 i, bool going, float[2] a) => (bool on, float[2] b, float[2] x, float one)
                 <float one = {1.0}> {
                 on = Identity (going)
                 b = Add (a, one)
@@ -347,7 +351,9 @@ def test_the_graph_of_a_long_loop_stays_small(monkeypatch):
 
 def test_counting_reads_nothing_from_the_device(monkeypatch):
     reads = []
-    monkeypatch.setattr(control_flow, "to_host", lambda value: reads.append(isinstance(value, mx.array)) or np.asarray(value))
+    monkeypatch.setattr(
+        control_flow, "to_host", lambda value: reads.append(isinstance(value, mx.array)) or np.asarray(value)
+    )
     model = model_of(
         """g (int64 M, float[2] x) => (float[2] y) <int64 limit = {7}> {
             y = Loop <body = b (int64 i, bool going, float[2] a) => (bool on, float[2] b) {
@@ -384,7 +390,9 @@ SCANNED = """
 
 
 @pytest.mark.parametrize("opset", [9, 11, 16, 19, 21, 23])
-@pytest.mark.parametrize("directions", ["", "scan_input_directions: ints = [1, 0], scan_output_directions: ints = [0, 1],"])
+@pytest.mark.parametrize(
+    "directions", ["", "scan_input_directions: ints = [1, 0], scan_output_directions: ints = [0, 1],"]
+)
 @pytest.mark.parametrize("length", [1, 4])
 def test_scan(opset, directions, length):
     values = np.arange(2 * length * 2, dtype=np.float32).reshape(2, length, 2)

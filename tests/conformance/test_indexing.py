@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import mlx.core as mx
 import numpy as np
@@ -245,6 +247,17 @@ def test_scatters_refuse_what_does_not_fit():
         )
     check_declined(
         "ScatterND", counting(3), ints([0]), counting(1), reduction="mean", opset=18, because="reduction 'mean'"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_scatter_on_a_gpu_falls_back_where_metal_has_no_kernel(reduction, dtype):
+    data, indices, updates = counting(3, dtype=dtype), ints([2], [0]), counting(2, dtype=dtype)
+    arrays = [mx.array(each) for each in (data, indices, updates)]
+    output = handlers.scatter_nd(SimpleNamespace(device="gpu"), *arrays, reduction=reduction)
+    np.testing.assert_array_equal(
+        output, handlers.scatter_nd.host_form.function(data, indices, updates, reduction=reduction)
     )
 
 

@@ -186,7 +186,9 @@ def test_sizes_known_only_at_run_time(operator):
 @each_operator
 def test_a_constant_weight_gives_the_same(operator):
     inputs = inputs_of(operator, "reverse")
-    free, fixed = (check(operator, "reverse", inputs, constant=constant) for constant in ((), (1, 2, 3, 7)[: len(inputs)]))
+    free, fixed = (
+        check(operator, "reverse", inputs, constant=constant) for constant in ((), (1, 2, 3, 7)[: len(inputs)])
+    )
     for one, other in zip(free, fixed, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -200,7 +202,9 @@ def test_what_is_declined():
         "state activation_alpha and activation_beta": {"activations": ["Sigmoid", "Tanh", "Affine"]},
         "version 1 of ai.onnx::LSTM": {"opset": 1, "output_sequence": 1},
     }.items():
-        check_declined("LSTM", *inputs, because=because, **{"opset": 14, "outputs": 3, "hidden_size": HIDDEN, **attributes})
+        check_declined(
+            "LSTM", *inputs, because=because, **{"opset": 14, "outputs": 3, "hidden_size": HIDDEN, **attributes}
+        )
 
 
 @given(
@@ -220,7 +224,9 @@ def test_any_mixture(operator, direction, given, lengths, attributes, coupled):
 def test_steps_do_not_depend_on_later_ones():
     inputs = inputs_of("LSTM", "forward")
     model = node_model("LSTM", inputs, opset=14, outputs=3, hidden_size=HIDDEN)
-    whole, later = ({f"x{index}": each.copy() for index, each in enumerate(inputs) if each is not None} for _ in range(2))
+    whole, later = (
+        {f"x{index}": each.copy() for index, each in enumerate(inputs) if each is not None} for _ in range(2)
+    )
     later["x0"][2:] = 9
     first, second = run_model(model, whole)[0], run_model(model, later)[0]
     np.testing.assert_array_equal(first[:2], second[:2])

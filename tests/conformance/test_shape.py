@@ -12,7 +12,9 @@ from hypothesis.extra import numpy as hnp
 
 from opgraft.engine import Program
 from opgraft.errors import TranslationError
+from opgraft.graph import Node, Value
 from opgraft.graph.onnx_source import graph_of_model
+from opgraft.ops import Context
 from opgraft.plan import build_plan
 from opgraft.registry import load_registry
 from opgraft.testing import check_declined, check_model, check_node
@@ -154,6 +156,41 @@ def test_transpose(perm, dtype):
 @pytest.mark.parametrize("shape", [(), (3,), (0, 2)])
 def test_transpose_edges(shape):
     check_node("Transpose", np.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"value_int": 3}, ints(3)[0]),
+        ({"value_ints": (1, -2)}, ints(1, -2)),
+        ({"value_ints": ()}, ints()),
+        ({"value_float": 1.5}, np.float32(1.5)),
+        ({"value_floats": (1.5, 2.0)}, np.array([1.5, 2.0], np.float32)),
+        ({"value": np.array([[True, False]])}, np.array([[True, False]])),
+    ],
+)
+def test_constant(attributes, expected):
+    """A graph turns Constant nodes into initializers by itself, so that the handler is seldom asked."""
+    (found,) = _translated_constant(str(expected.dtype), attributes)
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_constant_in_bfloat16():
+    (found,) = _translated_constant("bfloat16", {"value": np.array([0x3F80, 0x4000], np.uint16)})
+    assert found.dtype == mx.bfloat16 and found.tolist() == [1.0, 2.0]
+
+
+def _translated_constant(dtype, attributes):
+    node = Node("", "Constant", "ai.onnx", 13, (), (Value("y", dtype),), attributes)
+    context = Context(node, [], device="cpu", cache={}, constant=[], bodies={}, random_key=lambda: None)
+    assert handlers.constant.reason(node) is None
+    return handlers.constant.translate(context, node)
+
+
+def test_constant_of_a_kind_that_mlx_lacks():
+    node = Node("", "Constant", "ai.onnx", 13, (), (Value("y", "string"),), {"value_strings": ("a",)})
+    assert "value_strings" in handlers.constant.reason(node)
 
 
 @pytest.mark.parametrize("value", [None, np.array([7], np.int64), np.array([True]), np.array([-1.5], np.float16)])

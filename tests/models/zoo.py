@@ -90,6 +90,21 @@ def _image(generator: np.random.Generator, size: tuple[int, ...]) -> np.ndarray[
     return np.tanh(coarse.repeat(8, axis=2).repeat(8, axis=3) + 0.1 * generator.normal(size=size)).astype(np.float32)
 
 
+def _page(generator: np.random.Generator, size: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Dark random glyphs in lines on a light page, between -1 and 1: what a reader of text takes for text.
+
+    On noise a text detector answers with values so small that they are rounding errors in anybody's sigmoid.
+    """
+    batch, channels, height, width = size
+    page = 1 + 0.05 * generator.normal(size=(batch, 1, height, width))
+    for picture in page[:, 0]:
+        for top in range(int(generator.integers(6, 14)), height - 16, int(generator.integers(22, 34))):
+            for left in range(int(generator.integers(6, 24)), width - 14, 10):
+                glyph = generator.random((6, 4)) < 0.55
+                picture[top : top + 12, left : left + 8][glyph.repeat(2, axis=0).repeat(2, axis=1)] = -0.9
+    return page.repeat(channels, axis=1).astype(np.float32)
+
+
 def _speech(generator: np.random.Generator, size: tuple[int, int]) -> Feeds:
     """A window of 36 ms and the state before it; the rate chooses between the model's two networks."""
     batch, rate = size
@@ -100,8 +115,12 @@ def _speech(generator: np.random.Generator, size: tuple[int, int]) -> Feeds:
     }
 
 
-def _picture(name: str) -> Callable[[np.random.Generator, Any], Feeds]:
-    return lambda generator, size: {name: _image(generator, size)}
+def _text(generator: np.random.Generator, size: tuple[int, ...]) -> Feeds:
+    return {"x": _page(generator, size)}
+
+
+def _photograph(generator: np.random.Generator, size: tuple[int, ...]) -> Feeds:
+    return {"images": _image(generator, size)}
 
 
 def _bytes(generator: np.random.Generator, batch: int) -> Feeds:
@@ -115,25 +134,23 @@ MODELS: tuple[RealModel, ...] = (
         "ocr-detect",
         _OCR,
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
-        _picture("x"),
+        _text,
         ((1, 3, 320, 320), (1, 3, 160, 256)),
     ),
     RealModel(
         "ocr-recognize",
         _OCR,
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
-        _picture("x"),
+        _text,
         ((1, 3, 48, 320), (2, 3, 48, 160)),
     ),
     RealModel(
         "ocr-classify",
         _OCR,
         "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        _picture("x"),
+        _text,
         ((1, 3, 48, 192), (3, 3, 48, 96)),
     ),
     RealModel("magika", "magika==1.0.3", "magika/models/standard_v3_3/model.onnx", _bytes, (1, 3)),
-    RealModel(
-        "nudenet", "nudenet==3.4.2", "nudenet/320n.onnx", _picture("images"), ((1, 3, 320, 320), (2, 3, 192, 256))
-    ),
+    RealModel("nudenet", "nudenet==3.4.2", "nudenet/320n.onnx", _photograph, ((1, 3, 320, 320), (2, 3, 192, 256))),
 )

@@ -173,15 +173,15 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
         ModelError: its external data is missing, or its element type has no storage here.
     """
     name = NAME_OF_ONNX.get(tensor.data_type, f"number {tensor.data_type}")
+    storage = STORAGE.get(name)
+    if storage is None and name != "string":
+        raise ModelError(f"tensor {tensor.name!r}: element type {name} is not supported")
     try:
         array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise ModelError(f"tensor {tensor.name!r}: {error}") from error
-    if name == "string":
-        return np.asarray(array, dtype=object)
-    storage = STORAGE.get(name)
     if storage is None:
-        raise ModelError(f"tensor {tensor.name!r}: element type {name} is not supported")
+        return np.asarray(array, dtype=object)
     return np.ascontiguousarray(array).view(storage).reshape(tuple(tensor.dims))
 
 

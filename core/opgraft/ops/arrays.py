@@ -23,7 +23,7 @@ def to_device(value: Any) -> mx.array:
     """`value` as an MLX array: as it is, or copied from the host with its element type kept."""
     if isinstance(value, mx.array):
         return value
-    array = np.asarray(value)
+    array = np.asarray(value, order="C")  # MLX takes no negative strides
     return mx.array(array, dtype=MLX_TYPE[array.dtype.name])
 
 

@@ -1,0 +1,731 @@
+"""Packs, the registry file, and dispatch from a node to handlers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+import opgraft.registry
+from opgraft.errors import ContractError, RegistryError
+from opgraft.graph import Graph, Node, Value
+from opgraft.ops import FLOATS, Context, Handler, hookimpl, op
+from opgraft.registry import (
+    ENVIRONMENT_VARIABLE,
+    Pack,
+    Registry,
+    installed_packs,
+    load_policy,
+    load_registry,
+    parse_policy,
+    plugins_of,
+)
+from opgraft.registry.shipped import shipped_registry_path
+
+
+def node(dtype: str = "float32", op_type: str = "Op", version: int = 1, domain: str = "ai.onnx") -> Node:
+    made = (Value("y", dtype, (2,)),)
+    found = Node("n", op_type, domain, version, (Value("x", dtype, (2,)),), made, {})
+    Graph("g", (), made, (found,), {}, {})
+    return found
+
+
+def identity(name: str = "Op", **options: Any) -> Handler:
+    return op(name, **options)(lambda X: X)
+
+
+def registry_of(policy: str = "", /, **packs: Any) -> Registry:
+    """A registry of packs by name; a pack is a plugin or a list of them."""
+    found = [Pack(name, plugins=tuple(each if isinstance(each, list) else [each])) for name, each in packs.items()]
+    return Registry(found, parse_policy(textwrap.dedent(policy), "registry.yaml"))
+
+
+def taker(registry: Registry, of: Node) -> str | None:
+    """The pack that takes a node."""
+    candidate = registry.claim(of).candidate
+    return None if candidate is None else candidate.pack
+
+
+def reasons(registry: Registry, of: Node) -> list[str]:
+    claim = registry.claim(of)
+    assert claim.candidate is None
+    return [str(reason) for reason in claim.reasons]
+
+
+def translated(registry: Registry, of: Node, *inputs: Any) -> Any:
+    candidate = registry.claim(of).candidate
+    assert candidate is not None
+    ctx = Context(of, inputs, device="cpu", cache={}, constant=[], bodies={}, random_key=lambda: mx.random.key(0))
+    return candidate.translate(ctx=ctx, node=of)
+
+
+class TestOrder:
+    def test_unlisted_packs_come_first_by_name_then_listed_ones_in_order(self) -> None:
+        packs = {name: identity() for name in ("builtin", "zeta", "alpha", "listed")}
+        registry = registry_of("packs: [listed, builtin]", **packs)
+        order = [candidate.pack for candidate in registry.candidates("ai.onnx::Op")]
+        assert order == ["alpha", "zeta", "listed", "builtin"]
+
+    def test_the_first_that_takes_the_node_is_not_asked_further(self) -> None:
+        asked: list[str] = []
+        packs = {name: identity() for name in "abc"}
+        for name, handler in packs.items():
+            handler.condition(lambda given, name=name: given.require(asked.append(name) or name != "a", "no"))
+        assert taker(registry_of(**packs), node()) == "b"
+        assert asked == ["a", "a", "b"]  # a once more for its reason
+
+    def test_takeover_of_some_element_types_leaves_the_rest_to_the_next_pack(self) -> None:
+        registry = registry_of("packs: [builtin]", builtin=identity(), fast=identity(dtypes={"float16"}))
+        assert taker(registry, node("float16")) == "fast"
+        assert taker(registry, node("float32")) == "builtin"
+
+    def test_takeover_of_some_versions(self) -> None:
+        registry = registry_of("packs: [builtin]", builtin=identity(), fast=identity(since=13))
+        assert [taker(registry, node(version=version)) for version in (1, 12, 13, 21)] == [
+            "builtin",
+            "builtin",
+            "fast",
+            "fast",
+        ]
+
+    def test_handlers_of_one_pack_are_asked_in_the_order_written(self) -> None:
+        first, second = identity(dtypes=FLOATS), identity()
+        registry = registry_of(pack=[first, second])
+        assert [candidate.handler for candidate in registry.candidates("ai.onnx::Op")] == [first, second]
+        candidate = registry.claim(node("int8")).candidate
+        assert candidate is not None
+        assert candidate.handler is second
+
+    def test_domains_are_kept_apart(self) -> None:
+        registry = registry_of(mine=identity("com.mine::Op"), standard=identity("Op"))
+        assert taker(registry, node(domain="com.mine")) == "mine"
+        assert taker(registry, node()) == "standard"
+        assert registry.operators == ["ai.onnx::Op", "com.mine::Op"]
+
+    def test_a_handler_in_two_packs_is_asked_once(self) -> None:
+        shared = identity()
+        registry = registry_of(a=shared, b=[shared, identity()])
+        assert [candidate.pack for candidate in registry.candidates("ai.onnx::Op")] == ["a", "b"]
+
+
+class TestReasons:
+    def test_every_pack_that_was_asked_says_why(self) -> None:
+        registry = registry_of(a=identity(dtypes=FLOATS), b=identity(dtypes={"int64"}))
+        assert reasons(registry, node("int8")) == [
+            "element type int8 of input X is not supported [a]",
+            "element type int8 of input X is not supported [b]",
+        ]
+
+    def test_handlers_of_other_versions_keep_silent(self) -> None:
+        registry = registry_of(a=identity(dtypes=FLOATS, since=7), b=identity(until=6))
+        assert reasons(registry, node("int8", version=8)) == ["element type int8 of input X is not supported [a]"]
+
+    def test_no_handler_for_this_version(self) -> None:
+        registry = registry_of(a=identity(since=7, until=12), b=identity(since=13))
+        assert reasons(registry, node(version=3)) == [
+            "version 3 of ai.onnx::Op has no handler (versions 13-, 7-12 have)"
+        ]
+
+    def test_no_handler_at_all(self) -> None:
+        assert reasons(registry_of(a=identity()), node(op_type="Other")) == [
+            "no installed pack has a handler for ai.onnx::Other"
+        ]
+
+    def test_a_claim_that_raises_is_a_reason_and_the_next_pack_is_asked(self) -> None:
+        broken = identity()
+        broken.condition(lambda given: 1 // 0)
+        assert reasons(registry_of(a=broken), node()) == [
+            "its claim failed: ZeroDivisionError: integer division or modulo by zero [a]"
+        ]
+        assert taker(registry_of(a=broken, b=identity()), node()) == "b"
+
+    def test_a_plugin_that_declines_without_words(self) -> None:
+        class Silent:
+            operators = ("ai.onnx::Op",)
+
+            @hookimpl
+            def claim(self, node: Node) -> bool | None:
+                return None
+
+        assert reasons(registry_of(a=Silent()), node()) == ["declined without a reason [a]"]
+
+
+class TestRules:
+    PACKS = ("builtin", "fast", "odd")
+
+    def order(self, policy: str, operator: str = "ai.onnx::Op") -> list[str]:
+        registry = registry_of(policy, **{name: [identity(), identity("Other")] for name in self.PACKS})
+        return [candidate.pack for candidate in registry.candidates(operator)]
+
+    @pytest.mark.parametrize(
+        ("policy", "order"),
+        [
+            ("", ["builtin", "fast", "odd"]),
+            ("disable: [fast]", ["builtin", "odd"]),
+            ("ops: {Op: {prefer: [odd]}}", ["odd", "builtin", "fast"]),
+            ("ops: {Op: {prefer: [odd, fast]}}", ["odd", "fast", "builtin"]),
+            ("ops: {Op: {allow: [fast]}}", ["fast"]),
+            ("ops: {Op: {allow: ['*']}}", ["builtin", "fast", "odd"]),
+            ("ops: {Op: {allow: []}}", []),
+            ("ops: {Op: {deny: [fast]}}", ["builtin", "odd"]),
+            ("ops: {Op: {deny: ['*']}}", []),
+            ("ops: {Op: {allow: [fast, odd], deny: [odd]}}", ["fast"]),
+            ("ops: {Op: {prefer: [odd], deny: [odd]}}", ["builtin", "fast"]),
+            ("ops: {'ai.onnx::Op': {deny: [fast]}}", ["builtin", "odd"]),
+            ("ops: {'O*': {deny: [fast]}}", ["builtin", "odd"]),
+            ("ops: {'*::Op': {deny: [fast]}}", ["builtin", "odd"]),
+            ("ops: {'other.domain::Op': {deny: [fast]}}", ["builtin", "fast", "odd"]),
+            ("ops: {'O*': {deny: [fast]}, Op: {deny: [odd]}}", ["builtin"]),
+            ("ops: {'O*': {prefer: [fast]}, Op: {prefer: [odd]}}", ["odd", "fast", "builtin"]),
+            ("disable: [odd]\nops: {Op: {prefer: [odd]}}", ["builtin", "fast"]),
+        ],
+    )
+    def test_order_of_the_packs_of_an_operator(self, policy: str, order: list[str]) -> None:
+        assert self.order(policy) == order
+
+    def test_a_rule_leaves_other_operators_alone(self) -> None:
+        assert self.order("ops: {Op: {deny: ['*']}}", "ai.onnx::Other") == ["builtin", "fast", "odd"]
+
+    def test_held_back_operators_say_so(self) -> None:
+        registry = registry_of("ops: {Op: {deny: ['*']}}", a=identity(), b=identity())
+        assert reasons(registry, node()) == [
+            "registry.yaml denies it (ops: 'ai.onnx::Op') [a]",
+            "registry.yaml denies it (ops: 'ai.onnx::Op') [b]",
+        ]
+        assert reasons(registry_of("disable: [a]", a=identity()), node()) == ["registry.yaml disables the pack a [a]"]
+
+
+class Wrapper:
+    """A plugin that writes down what the hooks within it give, and may change it."""
+
+    def __init__(self, log: list[str], name: str = "wrapper", operators: tuple[str, ...] = ("ai.onnx::Op",)) -> None:
+        self.log, self.name, self.operators = log, name, operators
+
+    @hookimpl(wrapper=True)
+    def claim(self, node: Node) -> Any:
+        taken = yield
+        self.log.append(f"{self.name} claim {taken}")
+        return taken
+
+    @hookimpl(wrapper=True)
+    def translate(self, ctx: Context, node: Node) -> Any:
+        (result,) = yield
+        self.log.append(f"{self.name} translate {result}")
+        return (f"{self.name}({result})",)
+
+
+class TestWrappers:
+    def test_around_claim_and_translate(self) -> None:
+        log: list[str] = []
+        registry = registry_of(tracer=Wrapper(log), builtin=identity())
+        assert taker(registry, node()) == "builtin"
+        assert translated(registry, node(), "x") == ("wrapper(x)",)
+        assert log == ["wrapper claim True"] * 2 + ["wrapper translate x"]
+
+    def test_a_wrapper_is_no_candidate_and_keeps_no_place_of_its_own(self) -> None:
+        registry = registry_of(tracer=Wrapper([]), builtin=identity(dtypes=FLOATS))
+        assert [candidate.pack for candidate in registry.candidates("ai.onnx::Op")] == ["builtin"]
+        assert reasons(registry, node("int8")) == ["element type int8 of input X is not supported [builtin]"]
+        assert reasons(registry_of(tracer=Wrapper([])), node()) == ["no installed pack has a handler for ai.onnx::Op"]
+
+    def test_each_handler_is_wrapped_on_its_own(self) -> None:
+        log: list[str] = []
+        registry = registry_of(a=identity(dtypes={"float16"}), b=identity(), tracer=Wrapper(log))
+        assert taker(registry, node()) == "b"
+        assert log == ["wrapper claim None", "wrapper claim True"]
+
+    def test_the_pack_asked_first_wraps_outermost(self) -> None:
+        packs = {"inner": Wrapper([], "inner"), "outer": Wrapper([], "outer"), "builtin": identity()}
+        registry = registry_of("packs: [outer, inner, builtin]", **packs)
+        assert translated(registry, node(), "x") == ("outer(inner(x))",)
+        registry = registry_of("packs: [inner, outer, builtin]", **packs)
+        assert translated(registry, node(), "x") == ("inner(outer(x))",)
+
+    @pytest.mark.parametrize(
+        ("pattern", "wrapped"),
+        [
+            ("ai.onnx::Op", True),
+            ("ai.onnx::O*", True),
+            ("*::*", True),
+            ("ai.onnx::?p", True),
+            ("ai.onnx::[NO]p", True),
+            ("ai.onnx::op", False),
+            ("com.other::*", False),
+        ],
+    )
+    def test_patterns(self, pattern: str, wrapped: bool) -> None:
+        registry = registry_of(tracer=Wrapper([], "w", (pattern,)), builtin=identity())
+        assert translated(registry, node(), "x") == (("w(x)",) if wrapped else ("x",))
+
+    def test_patterns_that_overlap_wrap_once(self) -> None:
+        wrapper = Wrapper([], "w", ("ai.onnx::Op", "ai.onnx::*", "*::Op"))
+        registry = registry_of(tracer=wrapper, builtin=identity())
+        assert translated(registry, node(), "x") == ("w(x)",)
+
+    def test_equal_plugins_count_once(self) -> None:
+        @dataclass
+        class Double:
+            operators: tuple[str, ...] = ("ai.onnx::Op",)
+
+            @hookimpl(wrapper=True)
+            def translate(self, ctx: Context, node: Node) -> Any:
+                (result,) = yield
+                return (f"d({result})",)
+
+        registry = registry_of(a=[Double(), Double()], builtin=identity())
+        assert translated(registry, node(), "x") == ("d(x)",)
+
+    def test_a_denied_pack_does_not_wrap(self) -> None:
+        registry = registry_of("ops: {Op: {deny: [tracer]}}", tracer=Wrapper([], "w"), builtin=identity())
+        assert translated(registry, node(), "x") == ("x",)
+
+    def test_a_wrapper_may_decline(self) -> None:
+        class Picky:
+            operators = ("*::*",)
+
+            @hookimpl(wrapper=True)
+            def claim(self, node: Node) -> Any:
+                taken = yield
+                return taken and node.rank(0) == 4
+
+            @hookimpl(wrapper=True)
+            def decline_reason(self, node: Node) -> Any:
+                texts = yield
+                return [*texts, "only rank 4"]
+
+        assert reasons(registry_of(picky=Picky(), builtin=identity()), node()) == ["only rank 4 [builtin]"]
+
+    def test_a_wrapper_that_raises_is_a_reason(self) -> None:
+        class Broken:
+            operators = ("*::*",)
+
+            @hookimpl(wrapper=True)
+            def claim(self, node: Node) -> Any:
+                yield
+                raise KeyError("gone")
+
+        assert reasons(registry_of(broken=Broken(), builtin=identity()), node()) == [
+            "its claim failed: KeyError: 'gone' [builtin]"
+        ]
+
+    def test_hooks_written_by_hand(self) -> None:
+        class ByHand:
+            operators = ("ai.onnx::*",)
+
+            @hookimpl
+            def claim(self, node: Node) -> bool | None:
+                return True if node.op_type.startswith("O") else None
+
+            @hookimpl
+            def decline_reason(self, node: Node) -> str | None:
+                return None if node.op_type.startswith("O") else f"{node.op_type} has no O"
+
+            @hookimpl
+            def translate(self, ctx: Context, node: Node) -> Sequence[Any]:
+                return (f"by hand {ctx.inputs[0]}",)
+
+        registry = registry_of(hand=ByHand())
+        assert translated(registry, node(), "x") == ("by hand x",)
+        assert reasons(registry, node(op_type="Add")) == ["Add has no O [hand]"]
+        (candidate,) = registry.candidates("ai.onnx::Op")
+        assert candidate.covers(99)
+        assert candidate.host_form is None
+
+
+GOOD_PACK = """
+    from opgraft.ops import op
+
+    @op("Op")
+    def handler(X):
+        return X
+"""
+
+
+class Distributions:
+    """Distributions written into a folder on sys.path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modules: list[str] = []
+
+    def add(self, name: str, pack: str, module: str, source: str | dict[str, str] = GOOD_PACK) -> None:
+        info = self.folder / f"{name}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(f"[opgraft.packs]\n{pack} = {module}\n")
+        top = module.partition(":")[0]
+        files = source if isinstance(source, dict) else {f"{top}.py": source}
+        for path, text in files.items():
+            target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(textwrap.dedent(text))
+        self.modules.append(top.partition(".")[0])
+
+
+def forget_packs() -> None:
+    installed_packs.cache_clear()
+    opgraft.registry._load.cache_clear()
+
+
+@pytest.fixture
+def distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Distributions]:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    found = Distributions(tmp_path)
+    forget_packs()
+    yield found
+    forget_packs()
+    for name in list(sys.modules):
+        if name.partition(".")[0] in found.modules:
+            del sys.modules[name]
+
+
+def installed(name: str) -> Pack:
+    return {pack.name: pack for pack in installed_packs()}[name]
+
+
+class TestDiscovery:
+    def test_a_good_pack(self, distributions: Distributions) -> None:
+        distributions.add("good-dist", "good", "good_module")
+        pack = installed("good")
+        assert (pack.distribution, pack.version, pack.module, pack.error) == ("good-dist", "1.2", "good_module", None)
+        assert [handler.operator for handler in pack.handlers] == ["ai.onnx::Op"]
+        assert taker(load_registry(), node()) == "good"
+
+    def test_the_shipped_pack_is_discovered_like_any_other(self, distributions: Distributions) -> None:
+        pack = installed("builtin")
+        assert (pack.distribution, pack.error) == ("opgraft", None)
+        assert pack.handlers
+
+    def test_packs_come_in_the_order_of_their_names(self, distributions: Distributions) -> None:
+        for name in ("zeta", "alpha"):
+            distributions.add(f"dist-{name}", name, f"module_{name}")
+        assert [pack.name for pack in installed_packs()] == ["alpha", "builtin", "zeta"]
+
+    @pytest.mark.parametrize(
+        ("source", "error"),
+        [
+            ("1 / 0", "ZeroDivisionError: division by zero"),
+            ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+            ("import sys; sys.exit('leaving')", "SystemExit: leaving"),
+            ("def broken(:", "SyntaxError: "),
+            ("x = 1", "ContractError: bad_module holds no op handler; decorate one with @opgraft.ops.op(...)"),
+            ("from opgraft.ops import op\nop('Op', dtypes={'Y': {'int8'}})(lambda X: X)", "ContractError: "),
+            ("class P:\n    operators = ('NoDomain',)\np = P()", "ContractError: "),
+        ],
+        ids=["raises", "import error", "exits", "syntax", "empty", "contract", "operators"],
+    )
+    def test_a_bad_pack_is_left_out_with_its_error(
+        self, distributions: Distributions, caplog: pytest.LogCaptureFixture, source: str, error: str
+    ) -> None:
+        distributions.add("bad-dist", "bad", "bad_module", source)
+        distributions.add("good-dist", "good", "good_module")
+        with caplog.at_level(logging.WARNING, "opgraft"):
+            pack = installed("bad")
+        assert pack.error is not None
+        assert pack.error.startswith(error)
+        assert (pack.plugins, pack.distribution) == ((), "bad-dist")
+        assert f"op pack bad is left out: {pack.error}" in caplog.text
+        registry = load_registry()
+        assert [each.name for each in registry.packs] == ["builtin", "good"]
+
+    def test_an_entry_point_without_its_module(self, distributions: Distributions) -> None:
+        distributions.add("bad-dist", "bad", "no_such_module", {})
+        assert installed("bad").error == "ModuleNotFoundError: No module named 'no_such_module'"
+
+    @pytest.mark.parametrize("count", [2, 3])
+    def test_distributions_with_one_pack_name(self, distributions: Distributions, count: int) -> None:
+        for number in range(count):
+            distributions.add(f"dist{number}", "same", f"module{number}")
+        pack = installed("same")
+        assert pack.plugins == ()
+        assert pack.error is not None
+        assert pack.error.startswith("more than one distribution names a pack 'same': dist0 (module0) and dist1 (mod")
+        assert not any(f"module{number}" in sys.modules for number in range(count))
+
+    def test_one_distribution_seen_twice(
+        self, distributions: Distributions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        distributions.add("good-dist", "good", "good_module")
+        again = tmp_path / "again"
+        again.mkdir()
+        info = next(tmp_path.glob("*.dist-info"))
+        (again / info.name).mkdir()
+        for file in info.iterdir():
+            (again / info.name / file.name).write_text(file.read_text())
+        monkeypatch.syspath_prepend(again)
+        assert installed("good").error is None
+
+    def test_packs_are_loaded_once(self, distributions: Distributions) -> None:
+        distributions.add("good-dist", "good", "good_module")
+        assert installed("good") is installed("good")
+        assert load_registry() is load_registry()
+
+    def test_keyboard_interrupts_are_let_through(self, distributions: Distributions) -> None:
+        distributions.add("bad-dist", "bad", "bad_module", "raise KeyboardInterrupt")
+        with pytest.raises(KeyboardInterrupt):
+            installed_packs()
+
+
+class TestPluginsOfAPack:
+    def operators(self, distributions: Distributions, module: str, files: dict[str, str]) -> list[str]:
+        distributions.add("dist", "pack", module, files)
+        pack = installed("pack")
+        assert pack.error is None
+        return [operator for plugin in pack.plugins for operator in plugin.operators]
+
+    HANDLER = "from opgraft.ops import op\nhandler = op({!r})(lambda X: X)\n"
+
+    def test_modules_that_a_package_imports(self, distributions: Distributions) -> None:
+        files = {
+            "pk/__init__.py": "from pk import first, second\n" + self.HANDLER.format("Own"),
+            "pk/first.py": "from pk import second\n" + self.HANDLER.format("First"),
+            "pk/second.py": self.HANDLER.format("Second"),
+            "pk/third.py": self.HANDLER.format("Third"),
+        }
+        found = self.operators(distributions, "pk", files)
+        assert found == ["ai.onnx::Second", "ai.onnx::First", "ai.onnx::Own"]
+
+    def test_an_entry_point_may_be_a_module_of_a_package(self, distributions: Distributions) -> None:
+        files = {
+            "pk/__init__.py": "",
+            "pk/plugins.py": "from pk import more\n" + self.HANDLER.format("Own"),
+            "pk/more.py": self.HANDLER.format("More"),
+        }
+        assert self.operators(distributions, "pk.plugins", files) == ["ai.onnx::More", "ai.onnx::Own"]
+
+    def test_an_entry_point_may_be_an_object(self, distributions: Distributions) -> None:
+        files = {"one.py": self.HANDLER.format("A") + "other = op('B')(lambda X: X)\n"}
+        assert self.operators(distributions, "one:other", files) == ["ai.onnx::B"]
+
+    def test_lists_and_tuples(self, distributions: Distributions) -> None:
+        source = (
+            "from opgraft.ops import op\nHANDLERS = [op(n)(lambda X: X) for n in 'AB']\nMORE = (HANDLERS[0], 3, 'x')\n"
+        )
+        assert self.operators(distributions, "one", {"one.py": source}) == ["ai.onnx::A", "ai.onnx::B"]
+
+    def test_a_handler_bound_to_two_names_counts_once(self, distributions: Distributions) -> None:
+        source = self.HANDLER.format("A") + "alias = handler\n"
+        assert self.operators(distributions, "one", {"one.py": source}) == ["ai.onnx::A"]
+
+    def test_handlers_imported_from_another_package_stay_that_packages(self, distributions: Distributions) -> None:
+        files = {
+            "other.py": self.HANDLER.format("Op"),
+            "one.py": "import other\nfrom other import handler\nfrom opgraft.ops import op\n"
+            "@op('Op')\ndef mine(X):\n    return handler(X)\n",
+        }
+        distributions.modules.append("other")
+        assert self.operators(distributions, "one", files) == ["ai.onnx::Op"]
+        assert [handler.__name__ for handler in installed("pack").handlers] == ["mine"]
+
+    def test_classes_are_no_plugins(self, distributions: Distributions) -> None:
+        source = self.HANDLER.format("A") + "class Plugin:\n    operators = ('ai.onnx::B',)\n"
+        assert self.operators(distributions, "one", {"one.py": source}) == ["ai.onnx::A"]
+
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ("operators = ('Add',)", "operators must be 'domain::OpType' names"),
+            ("operators = (3,)", "operators must be 'domain::OpType' names"),
+            (
+                "operators = ('ai.onnx::Add',)\n    @hookimpl\n    def clam(self, node): pass",
+                "unknown hook 'clam'",
+            ),
+            (
+                "operators = ('ai.onnx::Add',)\n    @hookimpl\n    def claim(self, ctx): pass",
+                "claim",
+            ),
+        ],
+        ids=["no domain", "no name", "no such hook", "no such argument"],
+    )
+    def test_plugins_that_break_the_contract(self, body: str, message: str) -> None:
+        module = ModuleType("some_pack")
+        exec(f"from opgraft.ops import hookimpl\nclass P:\n    {body}\nplugin = P()", vars(module))
+        with pytest.raises(ContractError, match=message):
+            list(plugins_of(module))
+
+    def test_objects_with_other_operators_are_left_alone(self) -> None:
+        module = ModuleType("some_pack")
+        module.thing = type("Thing", (), {"operators": ["+", "-"]})()  # type: ignore[attr-defined]
+        assert list(plugins_of(module)) == []
+
+
+BAD_FILES = {
+    "tab": ("packs:\n\t- a\n", 2, "not valid YAML"),
+    "unclosed list": ("packs: [a\n", 2, "not valid YAML"),
+    "two documents": ("version: 1\n---\nversion: 1\n", 2, "expected a single document"),
+    "control character": ("version: 1\npacks: [\x07]\n", 2, "special characters are not allowed"),
+    "unknown alias": ("packs: *x\n", 1, "undefined alias"),
+    "a list": ("- a\n", 1, "the file must be a mapping; its keys are version, packs, disable, ops"),
+    "a text": ("hello\n", 1, "the file must be a mapping"),
+    "misspelled key": ("version: 1\npack: [a]\n", 2, "the file has no key 'pack'; did you mean 'packs'?"),
+    "strange key": ("version: 1\nzzz: [a]\n", 2, "no key 'zzz'; its keys are version, packs, disable, ops"),
+    "key that is no text": ("version: 1\n3: [a]\n", 2, "the file holds 3, which is not a name"),
+    "key given twice": ("packs: [a]\npacks: [b]\n", 2, "'packs' is given twice; keep one"),
+    "later version": ("# later\nversion: 2\n", 2, "version 2 is not known to this opgraft; write version: 1"),
+    "empty version": ("version:\n", 1, "version nothing is not known"),
+    "version list": ("version: [1]\n", 1, "version a list or mapping is not known"),
+    "packs text": ("version: 1\npacks: a\n", 2, "packs must be a list of pack names; write packs: [some-pack]"),
+    "packs mapping": ("packs: {a: 1}\n", 1, "packs must be a list"),
+    "packs number": ("packs:\n  - a\n  - 3\n", 3, "packs holds 3, which is not a name; quote it"),
+    "packs no": ("packs:\n  - no\n", 2, "packs holds no, which is not a name; quote it"),
+    "packs nested": ("packs:\n  - [a]\n", 2, "packs holds a list or mapping, which is not a name"),
+    "packs twice": ("packs: [a,\n a]\n", 2, "packs names 'a' twice; keep one"),
+    "disable text": ("disable: a\n", 1, "disable must be a list"),
+    "python object": ("packs: !!python/object:os.system [a]\n", 1, "packs must be a list"),
+    "ops list": ("ops:\n  - Op\n", 2, "ops must be a mapping; write a line `domain::OpType: {...}`"),
+    "operator number": ("ops:\n  7: {}\n", 2, "ops holds 7, which is not a name"),
+    "operator empty": ("ops:\n  '': {}\n", 2, "ops holds nothing, which is not a name"),
+    "operator twice": ("ops:\n  Op: {}\n  Op: {}\n", 3, "'Op' is given twice"),
+    "operator twice in other words": ("ops:\n  Op: {}\n  ai.onnx::Op: {}\n", 3, "'ai.onnx::Op' has two rules"),
+    "rule empty": ("ops:\n  Op:\n", 2, "the rule of Op must be a mapping; its keys are allow, deny, prefer"),
+    "rule list": ("ops:\n  Op: [a]\n", 2, "the rule of Op must be a mapping"),
+    "rule with a misspelled key": ("ops:\n  Op:\n    perfer: [a]\n", 3, "no key 'perfer'; did you mean 'prefer'?"),
+    "rule with a key twice": ("ops:\n  Op:\n    deny: [a]\n    deny: [b]\n", 4, "'deny' is given twice"),
+    "rule with a text": ("ops:\n  Op:\n    deny: '*'\n", 3, "deny in the rule of Op must be a list of pack names"),
+    "rule with a number": ("ops:\n  Op:\n    deny:\n    - a\n    - 1\n", 5, "deny in the rule of Op holds 1"),
+    "mapping that holds itself": ("ops: &x\n  Op: *x\n", 2, "the rule of Op has no key 'Op'"),
+}
+
+
+class TestRegistryFile:
+    @pytest.mark.parametrize("name", BAD_FILES)
+    def test_a_bad_file_is_refused_with_line_and_cure(self, name: str, tmp_path: Path) -> None:
+        text, line, message = BAD_FILES[name]
+        path = tmp_path / "registry.yaml"
+        path.write_text(text)
+        with pytest.raises(RegistryError) as caught:
+            load_policy(path)
+        assert str(caught.value).startswith(f"{path}, line {line}: ")
+        assert message in str(caught.value)
+        assert ";" in str(caught.value)  # after it comes the cure
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "# nothing\n",
+            "version: 1\n",
+            "version: '1'\n",
+            "packs:\ndisable:\nops:\n",
+            "{version: 1, packs: [], ops: {}}",
+            "\ufeffversion: 1\n",
+        ],
+    )
+    def test_files_that_say_nothing(self, text: str, tmp_path: Path) -> None:
+        path = tmp_path / "registry.yaml"
+        path.write_text(text, encoding="utf-8")
+        policy = load_policy(path)
+        assert (policy.packs, policy.disabled, policy.rules) == ((), (), ())
+
+    def test_what_a_file_says(self) -> None:
+        text = "packs: [a, b]\ndisable: [c]\nops:\n  Op: {prefer: [b], deny: [c]}\n  other::*: {allow: [a]}\n"
+        policy = parse_policy(text, "file")
+        assert (policy.packs, policy.disabled) == (("a", "b"), ("c",))
+        assert [pattern for pattern, _ in policy.rules] == ["ai.onnx::Op", "other::*"]
+        assert policy.rules[0][1].prefer == ("b",)
+        assert policy.rules[0][1].allow is None
+        assert policy.rules[1][1].allow == ("a",)
+
+    @pytest.mark.parametrize(
+        "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff")]
+    )
+    def test_a_file_that_cannot_be_read(self, make: Callable[[Path], Any], tmp_path: Path) -> None:
+        path = tmp_path / "registry.yaml"
+        make(path)
+        with pytest.raises(RegistryError, match=r"registry\.yaml: cannot be read .*check OPGRAFT_REGISTRY"):
+            load_policy(path)
+
+    @pytest.mark.parametrize(
+        ("text", "line", "hint"),
+        [
+            ("packs:\n- fats\n", 2, "did you mean 'fast'?"),
+            ("disable: [fats]\n", 1, "did you mean 'fast'?"),
+            ("ops:\n  Op:\n    prefer: [builtin, fats]\n", 3, "did you mean 'fast'?"),
+            ("packs: [quite-other]\n", 1, "install it, or take it out of the file (installed: builtin, fast)"),
+        ],
+    )
+    def test_a_pack_that_is_not_installed(self, text: str, line: int, hint: str) -> None:
+        with pytest.raises(RegistryError) as caught:
+            parse_policy(text, "file").check_packs(["builtin", "fast"])
+        assert str(caught.value).startswith(f"file, line {line}: no pack named ")
+        assert hint in str(caught.value)
+
+    def test_packs_that_are_installed_pass(self) -> None:
+        parse_policy("packs: [a]\nops: {Op: {deny: ['*'], prefer: [b]}}", "file").check_packs(["a", "b"])
+
+
+class TestLoadRegistry:
+    @pytest.fixture(autouse=True)
+    def packs(self, distributions: Distributions) -> None:
+        distributions.add("good-dist", "good", "good_module")
+
+    def test_shipped_file_by_default(self) -> None:
+        assert load_registry().policy.source == str(shipped_registry_path())
+
+    def test_environment_variable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text("disable: [good]\n")
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
+        assert load_registry().policy.source == str(path)
+        assert taker(load_registry(), node()) is None
+
+    def test_a_path_comes_before_the_environment_variable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "missing.yaml"))
+        with pytest.raises(RegistryError, match=r"missing\.yaml: cannot be read"):
+            load_registry()
+        path = tmp_path / "mine.yaml"
+        path.write_text("packs: [good]\n")
+        assert load_registry(path).policy.packs == ("good",)
+
+    def test_a_file_that_changes_is_read_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text("packs: [good]\n")
+        assert load_registry(path).policy.disabled == ()
+        path.write_text("disable: [good]\n")
+        later = path.stat().st_mtime_ns + 1_000_000
+        import os
+
+        os.utime(path, ns=(later, later))
+        assert load_registry(path).policy.disabled == ("good",)
+
+    def test_a_file_that_names_a_pack_which_is_not_installed(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text("packs: [god]\n")
+        with pytest.raises(RegistryError, match="line 1: no pack named 'god' is installed; did you mean 'good'?"):
+            load_registry(path)
+
+    def test_a_pack_that_failed_to_load_may_be_named(self, tmp_path: Path, distributions: Distributions) -> None:
+        distributions.add("bad-dist", "bad", "bad_module", "1 / 0")
+        path = tmp_path / "mine.yaml"
+        path.write_text("packs: [bad]\n")
+        assert [pack.name for pack in load_registry(path).packs] == ["builtin", "good"]
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+def test_asking_costs_no_more_with_many_packs(count: int) -> None:
+    """Only packs that know the operator are asked, so that a hundred others cost nothing."""
+    others = {f"p{number}": [identity(f"Other{number}_{each}") for each in range(20)] for number in range(count)}
+    registry = registry_of(**others, **{name: identity(dtypes={"int8"}) for name in ("a", "b")}, c=identity())
+    given = node()
+    assert taker(registry, given) == "c"
+    best = min(_seconds(lambda: registry.claim(given)) for _ in range(5))
+    assert best < 200e-6  # about ten times what it takes
+
+
+def _seconds(call: Callable[[], object], times: int = 100) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
