@@ -3,9 +3,9 @@
 MLX convolves channels-last, so images are turned around each convolution: views, which cost nothing between two of
 them. On the CPU its convolution lays out every window before it multiplies, and is very slow with groups; there a
 convolution is a sum over the taps of the kernel, of one matrix product each (a product of elements where each channel
-has its own kernel). For that the padded image is taken as a list of pixels, one row each: what a tap reads is then a run
-of rows. A run goes on from the end of one line of the image into the next, and gives pixels there that nobody wants;
-they are cut off at the end.
+has its own kernel). For that the padded image is taken as a list of pixels, one row each: what a tap reads is a run of
+rows. A run goes on from the end of one line of the image into the next, and gives pixels there that nobody wants; they
+are cut off at the end.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kerne
     x, bias = channels_last(working(X)), None if B is None else working(B)
     pointwise = set(place.kernel) == set(place.strides) == {1}
     lays_out_windows = place.rank <= 3 and (group == 1 or place.rank < 3) and not pointwise
+    lays_out_windows &= x.dtype != mx.float64  # MLX convolves that in float32
     if on_cpu:
         lays_out_windows &= group == 1 and (x.shape[-1] < FEW_CHANNELS or max(place.strides) > 1)
     if lays_out_windows:

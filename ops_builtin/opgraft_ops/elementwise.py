@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -126,7 +127,7 @@ def power(X, Y: Anywhere):
     return result.astype(X.dtype)
 
 
-def fits_float32(exponent) -> bool:
+def fits_float32(exponent: mx.array | np.ndarray) -> bool:
     """True where float32 holds every element of an exponent, by its type or, where they are known, by their values."""
     name = element_type(exponent)
     if isinstance(exponent, np.ndarray) and name in INTEGERS:
@@ -134,15 +135,13 @@ def fits_float32(exponent) -> bool:
     return name not in ("float64", "int32", "int64", "uint32", "uint64")
 
 
-def power_in_float64(X, Y):
-    """X to the power Y in float64, which MLX has on the CPU only."""
+def power_in_float64(X: mx.array, Y: mx.array) -> mx.array:
+    """X to the power Y, reckoned in float64, which MLX has on the CPU only."""
     with mx.stream(mx.cpu):
-        return mx.power(X.astype(mx.float64), Y.astype(mx.float64)).astype(
-            mx.float32 if X.dtype != mx.float64 else X.dtype
-        )
+        return mx.power(X.astype(mx.float64), Y.astype(mx.float64)).astype(X.dtype)
 
 
-def integer_power(X, Y):
+def integer_power(X: mx.array, Y: mx.array) -> mx.array:
     """Integers to a power: exact and wrapping for integer exponents, otherwise truncated."""
     if mx.issubdtype(Y.dtype, mx.floating):
         with mx.stream(mx.cpu):
@@ -150,7 +149,7 @@ def integer_power(X, Y):
     return whole_power(mx, X.astype(mx.int64), Y.astype(mx.int64)).astype(X.dtype)
 
 
-def whole_power(library, X, Y):
+def whole_power(library: Any, X: Any, Y: Any) -> Any:
     """int64 to the power int64 in terms of a library, NumPy or MLX, neither of which takes negative exponents."""
     inverse = library.where(library.abs(X) == 1, library.power(X, Y & 1), 0)
     return library.where(Y < 0, inverse, library.power(X, library.maximum(Y, 0)))

@@ -7,7 +7,7 @@ from functools import reduce
 
 import mlx.core as mx
 
-from opgraft.ops import FLOATS, INTEGERS, NUMBERS, op
+from opgraft.ops import FLOATS, INTEGERS, NUMBERS, Decline, op
 from opgraft_ops._folding import Fold, is_float, widened
 
 LARGEST_PRODUCT = 1 << 24
@@ -24,7 +24,7 @@ def integer_matmul(A, B):
     """A @ B of integers, exactly, wrapping on overflow: MLX's own is for floats. Vectors as in NumPy."""
     rows = A[None] if A.ndim == 1 else A
     columns = B[:, None] if B.ndim == 1 else B
-    batch = mx.broadcast_arrays(rows[..., :1, :1], columns[..., :1, :1])[0].shape[:-2]
+    batch = mx.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
     result = mx.zeros((*batch, rows.shape[-2], columns.shape[-1]), A.dtype)
     step = max(LARGEST_PRODUCT // max(result.size, 1), 1)
     for start in range(0, rows.shape[-1] if result.size else 0, step):
@@ -41,8 +41,8 @@ def gemm(A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     A = A.T if transA else A
     B = B.T if transB else B
     if not is_float(A):
-        product = integer_matmul(A, B) * int(alpha)
-        return product if C is None else product + C * int(beta)
+        product = integer_matmul(A, B) * whole(alpha)
+        return product if C is None else product + C * whole(beta)
     if C is not None:
         return mx.addmm(C, A, B, alpha=alpha, beta=beta)
     return mx.matmul(A, B) if alpha == 1 else mx.matmul(A, B) * alpha
@@ -50,25 +50,29 @@ def gemm(A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
 
 @gemm.condition
 def _(node):
-    factors = [node.attributes.get(name, 1.0) for name in ("alpha", "beta")]
-    node.require(
-        node.dtype(0) not in INTEGERS or all(factor == int(factor) for factor in factors),
-        "alpha and beta of a Gemm of integers must be whole numbers",
-    )
+    if node.dtype(0) in INTEGERS:
+        for name in ("alpha", "beta"):
+            whole(node.attributes.get(name, 1.0))
+
+
+def whole(factor):
+    if not float(factor).is_integer():
+        raise Decline(f"alpha and beta of a Gemm of integers must be whole numbers, and one is {factor}")
+    return int(factor)
 
 
 @op("Einsum", dtypes=NUMBERS)
-def einsum(ctx, *Inputs, equation):
+def einsum(*Inputs, equation):
     """The sum of products that `equation` describes ("ij,jk->ik"). ONNX Einsum-28."""
     equation = equation.replace(" ", "")
     if not is_float(Inputs[0]) or any(each.size == 0 for each in Inputs):
-        return sum_of_products(equation, Inputs, ctx.device)
+        return sum_of_products(equation, Inputs)
     # A product of two matrices is summed in float32 as it is.
     wide = Inputs if len(Inputs) == 2 else [widened(each) for each in Inputs]
     return mx.einsum(equation, *wide).astype(Inputs[0].dtype)
 
 
-def sum_of_products(equation, arrays, device):
+def sum_of_products(equation, arrays):
     """An einsum by broadcasting: exact for integers, where MLX has none, and safe for arrays without elements."""
     left, arrow, result = equation.partition("->")
     terms = [spelled_out(term, array.ndim) for term, array in zip(left.split(","), arrays, strict=True)]
@@ -79,7 +83,7 @@ def sum_of_products(equation, arrays, device):
     labels = [*kept, *(label for label in counts if label not in kept)]
     product = reduce(mx.multiply, [laid_out(term, array, labels) for term, array in zip(terms, arrays, strict=True)])
     summed = tuple(range(len(kept), len(labels)))
-    return mx.squeeze(Fold(summed, device)(mx.sum, product), summed).astype(product.dtype)
+    return mx.squeeze(Fold(summed)(mx.sum, product), summed).astype(product.dtype)
 
 
 def spelled_out(term, rank):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
@@ -60,7 +62,7 @@ def _(X, Y, *, direction):
     return shifted(np, X, Y, direction, X.dtype.itemsize * 8, X.dtype.kind == "i")
 
 
-def shifted(library, X, Y, direction, bits, signed):
+def shifted(library: Any, X: Any, Y: Any, direction: str, bits: int, signed: bool) -> Any:
     """BitShift in terms of a library, NumPy or MLX: neither defines a shift by a number outside 0 ... bits - 1."""
     possible = (Y >= 0) & (bits > Y)
     places = library.where(possible, Y, bits - 1).astype(Y.dtype)

@@ -9,25 +9,25 @@ from opgraft_ops._folding import Fold, exponential, widened
 
 
 @op("NegativeLogLikelihoodLoss", dtypes={"input": FLOATS, "weight": FLOATS})
-def negative_log_likelihood_loss(ctx, input, target, weight=None, *, ignore_index=None, reduction="mean"):
+def negative_log_likelihood_loss(input, target, weight=None, *, ignore_index=None, reduction="mean"):
     """-input at each target class, times the class's weight; or their sum, or their weighted mean.
     input (N, C, ...), target (N, ...). ONNX NegativeLogLikelihoodLoss-22."""
-    return loss(ctx, widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
+    return loss(widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
 
 
 @op("SoftmaxCrossEntropyLoss", dtypes={"scores": FLOATS, "weights": FLOATS})
-def softmax_cross_entropy_loss(ctx, scores, labels, weights=None, *, ignore_index=None, reduction="mean"):
+def softmax_cross_entropy_loss(scores, labels, weights=None, *, ignore_index=None, reduction="mean"):
     """The negative log likelihood loss of LogSoftmax(scores) over the classes, and LogSoftmax itself.
     scores (N, C, ...), labels (N, ...). ONNX SoftmaxCrossEntropyLoss-13."""
-    classes = Fold((1,), ctx.device)
+    classes = Fold((1,))
     wide = widened(scores)
     wide = wide - classes(mx.max, wide)
     log_prob = wide - mx.log(classes(mx.sum, exponential(wide)))
-    total = loss(ctx, log_prob, labels, weights, ignore_index, reduction)
+    total = loss(log_prob, labels, weights, ignore_index, reduction)
     return total.astype(scores.dtype), log_prob.astype(scores.dtype)
 
 
-def loss(ctx, log_prob, target, weight, ignore_index, reduction):
+def loss(log_prob, target, weight, ignore_index, reduction):
     """The negative log likelihood of the target classes; ignored ones weigh nothing."""
     counted = mx.ones(target.shape, mx.bool_) if ignore_index is None else target != ignore_index
     target = mx.where(counted, target, mx.zeros_like(target))
@@ -38,7 +38,7 @@ def loss(ctx, log_prob, target, weight, ignore_index, reduction):
     losses = mx.where(counted, -likelihood * importance, mx.zeros_like(likelihood))
     if reduction == "none":
         return losses
-    every = Fold(tuple(range(losses.ndim)), ctx.device)
+    every = Fold(tuple(range(losses.ndim)))
     total = every(mx.sum, losses)
     total = total / every(mx.sum, importance) if reduction == "mean" else total
     return total.reshape(())

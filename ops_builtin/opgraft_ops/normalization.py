@@ -7,7 +7,7 @@ from math import prod
 import mlx.core as mx
 
 from opgraft.ops import FLOATS, op
-from opgraft_ops._folding import Fold, widened
+from opgraft_ops._folding import Fold, on_cpu, widened
 from opgraft_ops._shared import along
 
 STASH = {1: mx.float32, 16: mx.bfloat16}
@@ -19,18 +19,19 @@ def standardized(x, fold, epsilon):
     mean = fold.mean(x)
     centered = x - mean
     inverse = mx.rsqrt(fold.mean(mx.square(centered)) + epsilon)
-    return centered * inverse, mean, inverse
+    normal = mx.fast.layer_norm(x, None, None, epsilon) if has_kernel(x, fold) else centered * inverse
+    return normal, mean, inverse
 
 
-def last_axes(ctx, x, axis):
+def last_axes(x, axis):
     """A fold over the axes of x from `axis` on."""
-    return Fold(tuple(range(axis % x.ndim, x.ndim)), ctx.device)
+    return Fold(tuple(range(axis % x.ndim, x.ndim)))
 
 
-def has_kernel(ctx, x, fold, *parameters):
+def has_kernel(x, fold, *parameters):
     """True where MLX has one GPU kernel for a normalization over the last axis with these scales and offsets."""
     return (
-        ctx.device == "gpu"
+        not on_cpu()
         and fold.axes == (x.ndim - 1,)
         and x.size
         and all(each is None or (each.shape == x.shape[-1:] and each.dtype == x.dtype) for each in parameters)
@@ -38,12 +39,12 @@ def has_kernel(ctx, x, fold, *parameters):
 
 
 @op("LayerNormalization", dtypes=FLOATS)
-def layer_normalization(ctx, X, Scale, B=None, *, axis=-1, epsilon=1e-5, stash_type=1):
+def layer_normalization(X, Scale, B=None, *, axis=-1, epsilon=1e-5, stash_type=1):
     """X standardized over the axes from `axis` on, times Scale plus B; its means; its inverse deviations.
     ONNX LayerNormalization-17."""
-    fold = last_axes(ctx, X, axis)
+    fold = last_axes(X, axis)
     normal, mean, inverse = standardized(widened(X), fold, epsilon)
-    if has_kernel(ctx, X, fold, Scale, B):
+    if has_kernel(X, fold, Scale, B):
         Y = mx.fast.layer_norm(X, Scale, B, epsilon)
     else:
         Y = normal * Scale if B is None else normal * Scale + B
@@ -51,29 +52,29 @@ def layer_normalization(ctx, X, Scale, B=None, *, axis=-1, epsilon=1e-5, stash_t
 
 
 @op("RMSNormalization", dtypes=FLOATS)
-def rms_normalization(ctx, X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
+def rms_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
     """X divided by the root of its mean square over the axes from `axis` on, times scale. ONNX RMSNormalization-23."""
-    fold = last_axes(ctx, X, axis)
-    if has_kernel(ctx, X, fold, scale):
+    fold = last_axes(X, axis)
+    if has_kernel(X, fold, scale):
         return mx.fast.rms_norm(X, scale, epsilon)
     wide = widened(X)
     return (wide * mx.rsqrt(fold.mean(mx.square(wide)) + epsilon) * scale).astype(scale.dtype)
 
 
 @op("GroupNormalization", since=18, until=20, dtypes=FLOATS)
-def group_normalization_18(ctx, X, scale, bias, *, num_groups, epsilon=1e-5):
+def group_normalization_18(X, scale, bias, *, num_groups, epsilon=1e-5):
     """GroupNormalization with one scale and bias for each group. ONNX GroupNormalization-18."""
     channels = X.shape[1] // num_groups
     scale, bias = mx.repeat(scale, channels), mx.repeat(bias, channels)
-    return group_normalization(ctx, X, scale, bias, num_groups=num_groups, epsilon=epsilon)
+    return group_normalization(X, scale, bias, num_groups=num_groups, epsilon=epsilon)
 
 
 @op("GroupNormalization", since=21, dtypes=FLOATS)
-def group_normalization(ctx, X, scale, bias, *, num_groups, epsilon=1e-5, stash_type=1):
+def group_normalization(X, scale, bias, *, num_groups, epsilon=1e-5, stash_type=1):
     """X (N, C, ...) standardized over each group of channels, then scaled and shifted by channel.
     ONNX GroupNormalization-21."""
     groups = widened(X).reshape(X.shape[0], num_groups, prod(X.shape[1:]) // max(num_groups, 1))
-    normal = standardized(groups, Fold((2,), ctx.device), epsilon)[0].reshape(X.shape)
+    normal = standardized(groups, Fold((2,)), epsilon)[0].reshape(X.shape)
     by_channel = along(X.ndim, 1)
     return (normal * scale.reshape(by_channel) + bias.reshape(by_channel)).astype(X.dtype)
 
@@ -86,10 +87,10 @@ def _(node):
 
 
 @op("InstanceNormalization", dtypes=FLOATS)
-def instance_normalization(ctx, input, scale, B, *, epsilon=1e-5, consumed_inputs=None):
+def instance_normalization(input, scale, B, *, epsilon=1e-5, consumed_inputs=None):
     """input (N, C, ...) standardized over each instance and channel, then scaled and shifted by channel.
     ONNX InstanceNormalization-22."""
-    return group_normalization(ctx, input, scale, B, num_groups=input.shape[1], epsilon=epsilon)
+    return group_normalization(input, scale, B, num_groups=input.shape[1], epsilon=epsilon)
 
 
 @op("BatchNormalization", until=13, dtypes=FLOATS)
@@ -115,7 +116,7 @@ def batch_normalization(ctx, X, scale, B, input_mean, input_var, *, epsilon=1e-5
     those of X in training, which also returns running ones. ONNX BatchNormalization-15."""
     if not training_mode:
         return normalized_by(ctx, X, scale, B, input_mean, input_var, epsilon)
-    fold = Fold(tuple(axis for axis in range(X.ndim) if axis != 1), ctx.device)
+    fold = Fold(tuple(axis for axis in range(X.ndim) if axis != 1))
     wide = widened(X)
     normal, mean, _ = standardized(wide, fold, epsilon)
     variance = fold.mean(mx.square(wide - mean))
@@ -142,10 +143,10 @@ def normalized_by(ctx, X, scale, B, mean, var, epsilon):
 
 
 @op("LpNormalization", dtypes=FLOATS)
-def lp_normalization(ctx, input, *, axis=-1, p=2):
+def lp_normalization(input, *, axis=-1, p=2):
     """input divided by its p-norm along an axis (p is 1 or 2); 0 where that is 0. ONNX LpNormalization-22."""
     wide = widened(input)
-    fold = Fold((axis % input.ndim,), ctx.device)
+    fold = Fold((axis % input.ndim,))
     norm = fold(mx.sum, mx.abs(wide)) if p == 1 else mx.sqrt(fold(mx.sum, mx.square(wide)))
     return mx.where(norm == 0, mx.zeros_like(wide), wide / norm).astype(input.dtype)
 
@@ -163,9 +164,9 @@ def lrn(X, *, size, alpha=1e-4, beta=0.75, bias=1.0):
 
 
 @op("MeanVarianceNormalization", since=9, dtypes=FLOATS)
-def mean_variance_normalization(ctx, X, *, axes=(0, 2, 3)):
+def mean_variance_normalization(X, *, axes=(0, 2, 3)):
     """X less its mean, over its deviation plus 1e-9, along axes. ONNX MeanVarianceNormalization-13."""
     wide = widened(X)
-    fold = Fold(tuple(axis % X.ndim for axis in axes), ctx.device)
+    fold = Fold(tuple(axis % X.ndim for axis in axes))
     centered = wide - fold.mean(wide)
     return (centered / (mx.sqrt(fold.mean(mx.square(centered))) + 1e-9)).astype(X.dtype)

@@ -29,7 +29,7 @@ def average_pool(
     (N, C, O1...On). ONNX AveragePool-22."""
     place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = _pooled(channels_last(widened(X)), place, add, 0)
-    counts = reduce(np.multiply.outer, _counts(place, bool(count_include_pad)))
+    counts = np.maximum(reduce(np.multiply.outer, _counts(place, bool(count_include_pad))), 1)
     if counts.size and (counts == counts.flat[0]).all():
         mean = total / int(counts.flat[0])
     else:
@@ -95,6 +95,8 @@ def max_unpool(X, I, output_shape: Host | None = None, *, kernel_shape, pads=Non
     """Zeros, with X (N, C, D1...Dn) set at the flat positions I, as of MaxPool's Indices. ONNX MaxUnpool-22."""
     shape = (*X.shape[:2], *unpooled_sizes(X.shape[2:], kernel_shape, pads, strides))
     flat = mx.zeros((prod(shape),), X.dtype)
+    if X.size == 0:
+        return flat.reshape(shape)
     flat[I.reshape(-1)] = X.reshape(-1)
     return flat.reshape(shape)
 

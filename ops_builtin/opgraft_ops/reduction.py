@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import BOOL, FLOATS, NUMBERS, Host, op
-from opgraft_ops._folding import Fold, exponential, is_float, widened
+from opgraft_ops._folding import Fold, exponential, is_float, is_large_on_cpu, widened
 
 # Reductions. A row's function takes an array and a `Fold` that keeps the dimensions.
 
@@ -61,26 +61,15 @@ def host_extreme(function, of_floats, of_integers):
     return reduce
 
 
+largest_on_host = host_extreme(np.max, -np.inf, lambda limits: limits.min)
+smallest_on_host = host_extreme(np.min, np.inf, lambda limits: limits.max)
+
 # op type: (function, the same in NumPy, element types, first version whose axes are an input, newest version, summary)
 REDUCTIONS = {
     "ReduceSum": (lambda x, fold: fold(mx.sum, x), np.sum, NUMBERS, 13, 13, "The sum"),
     "ReduceMean": (mean, host_mean, NUMBERS, 18, 18, "The mean (of integers: rounded toward zero)"),
-    "ReduceMax": (
-        lambda x, fold: fold(mx.max, x),
-        host_extreme(np.max, -np.inf, lambda t: t.min),
-        NUMBERS | BOOL,
-        18,
-        20,
-        "The largest value",
-    ),
-    "ReduceMin": (
-        lambda x, fold: fold(mx.min, x),
-        host_extreme(np.min, np.inf, lambda t: t.max),
-        NUMBERS | BOOL,
-        18,
-        20,
-        "The smallest value",
-    ),
+    "ReduceMax": (lambda x, fold: fold(mx.max, x), largest_on_host, NUMBERS | BOOL, 18, 20, "The largest value"),
+    "ReduceMin": (lambda x, fold: fold(mx.min, x), smallest_on_host, NUMBERS | BOOL, 18, 20, "The smallest value"),
     "ReduceProd": (lambda x, fold: fold(mx.prod, x), np.prod, NUMBERS, 18, 18, "The product"),
     "ReduceL1": (lambda x, fold: fold(mx.sum, mx.abs(x)), None, NUMBERS, 18, 18, "The sum of magnitudes"),
     "ReduceL2": (euclidean_norm, None, NUMBERS, 18, 18, "The root of the sum of squares"),
@@ -93,16 +82,16 @@ REDUCTIONS = {
 def reduction(op_type, function, host_function, dtypes, input_since, newest, summary):
     """The two handlers of one reduction: axes as an attribute, and from some version on as an input."""
 
-    def reduce(ctx, data, axes, keepdims, noop_with_empty_axes):
-        fold = Fold(reduced_axes(data, axes, noop_with_empty_axes), ctx.device)
+    def reduce(data, axes, keepdims, noop_with_empty_axes):
+        fold = Fold(reduced_axes(data, axes, noop_with_empty_axes))
         result = function(widened(data), fold).astype(data.dtype)
         return result if keepdims else mx.squeeze(result, fold.axes)
 
-    def with_attribute(ctx, data, *, axes=None, keepdims=1):
-        return reduce(ctx, data, axes, keepdims, 0)
+    def with_attribute(data, *, axes=None, keepdims=1):
+        return reduce(data, axes, keepdims, 0)
 
-    def with_input(ctx, data, axes: Host = None, *, keepdims=1, noop_with_empty_axes=0):
-        return reduce(ctx, data, axes, keepdims, noop_with_empty_axes)
+    def with_input(data, axes: Host = None, *, keepdims=1, noop_with_empty_axes=0):
+        return reduce(data, axes, keepdims, noop_with_empty_axes)
 
     def on_host(data, axes=None, *, keepdims=1, noop_with_empty_axes=0):
         wide = data.astype(np.float32) if data.dtype == np.float16 else data
@@ -235,19 +224,19 @@ def cum_prod(x, axis: Host, *, exclusive=0, reverse=0):
 
 def softmax(x):
     """Along the last axis."""
-    if x.dtype != mx.float64 or not x.size:
+    if x.dtype != mx.float64 and not is_large_on_cpu(x):
         return mx.softmax(x, axis=-1, precise=True)
-    powers = exponential(x - mx.max(x, axis=-1, keepdims=True))
-    return powers / mx.sum(powers, axis=-1, keepdims=True)
+    row = Fold((x.ndim - 1,))
+    powers = exponential(x - row(mx.max, x))
+    return powers / row(mx.sum, powers)
 
 
 def log_softmax(x):
     """Along the last axis."""
-    if not x.size:
-        return x
+    row = Fold((x.ndim - 1,))
     wide = widened(x)
-    wide = wide - mx.max(wide, axis=-1, keepdims=True)
-    return (wide - mx.log(mx.sum(exponential(wide), axis=-1, keepdims=True))).astype(x.dtype)
+    wide = wide - row(mx.max, wide)
+    return (wide - mx.log(row(mx.sum, exponential(wide)))).astype(x.dtype)
 
 
 def hardmax(x):

@@ -2,13 +2,13 @@
 
 Along each axis, an output is a weighted sum of neighbouring inputs: which ones and how much of each is worked out on
 the host, in float32 as ONNX Runtime does, since a rounding of a coordinate decides which pixel is the nearest. Where
-the scale is a simple ratio p / q, every p-th output reads every q-th input: the p families of outputs are sums of strided
-views, which is far faster than gathering.
+the scale is a simple ratio p / q, every p-th output reads every q-th input: the p families of outputs are sums of
+strided views, which is far faster than gathering.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -43,6 +43,26 @@ class Method:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """Outputs `start` to `start + length` of an axis, each reading `stride` inputs beyond the `period`-th before it."""
+
+    start: int
+    length: int
+    period: int
+    stride: int
+
+    @property
+    def count(self) -> int:
+        """How many outputs each of the `period` families has; the last one may be too many."""
+        return -(-self.length // self.period)
+
+    @property
+    def reach(self) -> int:
+        """How far apart a family's last and first output read."""
+        return (self.count - 1) * self.stride
+
+
+@dataclass(frozen=True)
 class Table:
     """How one axis is resized.
 
@@ -52,6 +72,7 @@ class Table:
         firsts: the first input that each output reads; places beyond the ends mean the outermost input.
         weights: (outputs, taps); None where each output is one input as it is.
         outside: which outputs take the extrapolation value instead; None for none.
+        segments: the outputs, by how they read.
     """
 
     axis: int
@@ -59,6 +80,14 @@ class Table:
     firsts: np.ndarray
     weights: np.ndarray | None
     outside: np.ndarray | None
+    segments: tuple[Segment, ...]
+
+    @property
+    def repeats(self) -> int:
+        """How many times each input stands in the output, in order; 0 where it is not as simple as that."""
+        times, rest = divmod(len(self.firsts), self.size)
+        simple = self.weights is None and self.outside is None and not rest
+        return times if simple and (self.firsts == np.arange(len(self.firsts)) // times).all() else 0
 
 
 @op("Resize", since=11, dtypes={"X": ANY, "roi": FLOATS})
@@ -96,7 +125,7 @@ def resize(
         mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), bool(antialias)
     )
     parts = list(zip(numbers, lengths, targets, factors, starts, ends, strict=False))
-    tables = ctx.cached(("tables", str(parts)), lambda: [table(method, *each) for each in parts])
+    tables = ctx.cached(("tables", *parts), lambda: [table(method, *each) for each in parts])
     return resized(ctx, X, dict(zip(numbers, targets, strict=True)), tables, extrapolation_value)
 
 
@@ -109,7 +138,7 @@ def resize_10(ctx, X, scales: Host, *, mode="nearest"):
         return X
     method = Method({"bilinear": "linear"}.get(mode, mode))
     parts = list(zip(range(X.ndim), X.shape, targets, factors, strict=True))
-    tables = ctx.cached(("tables", str(parts)), lambda: [table(method, *each) for each in parts])
+    tables = ctx.cached(("tables", *parts), lambda: [table(method, *each) for each in parts])
     return resized(ctx, X, dict(enumerate(targets)), tables, 0.0)
 
 
@@ -168,9 +197,13 @@ def resized(ctx, X, targets, tables, extrapolation_value):
     x = X if all(each.weights is None for each in tables) else widened(X)
     turned = X.ndim > 2 and X.shape[1] >= MANY_CHANNELS and all(each.axis > 1 for each in tables)
     x = mx.contiguous(channels_last(x)) if turned else x
+    times = {each.axis - turned: each.repeats for each in tables}
+    if all(times.values()):
+        x = _repeated(x, times)
+        tables = []
     for each in reversed(tables):  # the innermost axis first, while there is least to copy
         axis = each.axis - turned
-        x = _summed(x, axis, each, ctx.device)
+        x = _summed(x, axis, each)
         if each.outside is not None:
             outside = mx.array(each.outside).reshape(along(x.ndim, axis))
             x = mx.where(outside, mx.array(extrapolation_value).astype(x.dtype), x)
@@ -205,7 +238,8 @@ def table(
         weights = np.stack([ONE - share, share], axis=1)
     taps = 1 if weights is None else weights.shape[1]
     outside = cropped & ((places < 0) | (places > size - 1))
-    return Table(axis, size, np.clip(firsts, -taps, size), weights, outside if outside.any() else None)
+    firsts = np.clip(firsts, -taps, size)
+    return Table(axis, size, firsts, weights, outside if outside.any() else None, _segments(firsts))
 
 
 def original_places(
@@ -296,42 +330,61 @@ def _within(firsts: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
     return kept / np.where(total == 0, ONE, total)
 
 
-def _summed(x: mx.array, axis: int, table: Table, device: str) -> mx.array:
+def _summed(x: mx.array, axis: int, table: Table) -> mx.array:
     """x with one axis resized."""
-    step = _period(table.firsts)
-    if step is None:
-        return _gathered(x, axis, table, device)
-    period, stride = step
-    count = -(-len(table.firsts) // period)
     taps = 1 if table.weights is None else table.weights.shape[1]
-    reach = max(int(first) for first in table.firsts[:period]) + taps - 1 + (count - 1) * stride
-    before = max(0, -int(table.firsts[:period].min()))
-    x = _extended(x, axis, before, max(0, reach - table.size + 1))
-    families = []
-    for family in range(min(period, len(table.firsts))):
-        start = int(table.firsts[family]) + before
-        views = [_sliced(x, axis, start + tap, count, stride) for tap in range(taps)]
-        if table.weights is None:
-            families.append(views[0])
-        else:
-            families.append(_blend(views, axis, _continued(table.weights[family::period], count)))
+    last = max(int(table.firsts[each.start : each.start + each.period].max()) + each.reach for each in table.segments)
+    before = max(0, -int(table.firsts.min()))
+    x = _extended(x, axis, before, max(0, last + taps - table.size))
+    pieces = []
+    for each in table.segments:
+        families = []
+        for start in range(each.start, each.start + min(each.period, each.length)):
+            first = int(table.firsts[start]) + before
+            views = [_sliced(x, axis, first + tap, each.count, each.stride) for tap in range(taps)]
+            if table.weights is None:
+                families.append(views[0])
+            else:
+                rows = table.weights[start : each.start + each.length : each.period]
+                families.append(_blend(views, axis, _continued(rows, each.count)))
+        pieces.append(_interleaved(families, axis, each.length))
+    return mx.concatenate(pieces, axis=axis) if len(pieces) > 1 else pieces[0]
+
+
+def _segments(firsts: np.ndarray) -> tuple[Segment, ...]:
+    """The outputs cut into segments, each as far as one short period goes on."""
+    segments = []
+    start = 0
+    while start < len(firsts):
+        rest = firsts[start:]
+        length, period, stride = 1, 1, 1
+        for candidate in range(1, min(LONGEST_PERIOD, len(rest) - 1) + 1):
+            steps = rest[candidate:] - rest[:-candidate]
+            differs = np.flatnonzero(steps != steps[0])
+            reached = candidate + (int(differs[0]) if differs.size else steps.size)
+            if steps[0] >= 0 and reached * period > length * candidate:
+                length, period, stride = reached, candidate, int(steps[0])
+        segments.append(Segment(start, length, period, stride))
+        start += length
+    return tuple(segments)
+
+
+def _interleaved(families: Sequence[mx.array], axis: int, length: int) -> mx.array:
+    """Every p-th element along an axis from each of p arrays, in turn, cut to `length`."""
     if len(families) == 1:
         return families[0]
-    shape = list(x.shape)
-    shape[axis] = count * len(families)
+    shape = list(families[0].shape)
+    shape[axis] *= len(families)
     y = mx.stack(families, axis=axis + 1).reshape(shape)
-    return y[(*[slice(None)] * axis, slice(len(table.firsts)))]
+    return y if shape[axis] == length else y[(*[slice(None)] * axis, slice(length))]
 
 
-def _period(firsts: np.ndarray) -> tuple[int, int] | None:
-    """p and q such that each p-th of the outputs reads q inputs further on; None where no small p is so."""
-    for period in range(1, min(LONGEST_PERIOD, len(firsts)) + 1):
-        steps = firsts[period:] - firsts[:-period]
-        if not steps.size:
-            return period, 1
-        if steps[0] >= 0 and (steps == steps[0]).all():
-            return period, int(steps[0])
-    return None
+def _repeated(x: mx.array, times: Mapping[int, int]) -> mx.array:
+    """x with each element repeated along axes, so many times for each."""
+    narrow = [length for size in x.shape for length in (size, 1)]
+    wide = [length for axis, size in enumerate(x.shape) for length in (size, times.get(axis, 1))]
+    shape = [size * times.get(axis, 1) for axis, size in enumerate(x.shape)]
+    return mx.broadcast_to(x.reshape(narrow), wide).reshape(shape)
 
 
 def _extended(x: mx.array, axis: int, before: int, after: int) -> mx.array:
@@ -369,26 +422,3 @@ def _blend(views: Sequence[mx.array], axis: int, weights: np.ndarray) -> mx.arra
 def _continued(rows: np.ndarray, count: int) -> np.ndarray:
     """`rows`, with the last one repeated to make `count`."""
     return rows if len(rows) == count else np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)])
-
-
-def _gathered(x: mx.array, axis: int, table: Table, device: str) -> mx.array:
-    """x with one axis resized where the outputs read at no regular step."""
-    taps = 1 if table.weights is None else table.weights.shape[1]
-    places = [np.clip(table.firsts + tap, 0, table.size - 1) for tap in range(taps)]
-    if device == "cpu":  # where copying slices is several times faster than gathering
-        views = [mx.concatenate([_sliced(x, axis, *run) for run in _runs(each)], axis=axis) for each in places]
-    else:
-        views = [mx.take(x, mx.array(each), axis=axis) for each in places]
-    return views[0] if table.weights is None else _blend(views, axis, table.weights)
-
-
-def _runs(places: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Runs of places at a regular step of 0 or more: the first place, their number, and the step."""
-    start = 0
-    while start < len(places):
-        steps = np.diff(places[start:])
-        step = int(steps[0]) if steps.size and steps[0] >= 0 else 0
-        differs = np.flatnonzero(steps != step)
-        count = (int(differs[0]) if differs.size else steps.size) + 1
-        yield int(places[start]), count, step
-        start += count

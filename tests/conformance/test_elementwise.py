@@ -178,6 +178,8 @@ def test_float_mod(fmod, dtype):
     check_node("Mod", a, b, fmod=fmod, opset=28, reference=[expected], tolerance=1e-6)
     if fmod:
         check_node("Mod", a, b, fmod=1, opset=13, tolerance=1e-6)
+        far = np.array([1e4, 6e4, -6e4], dtype)
+        check_node("Mod", far, np.array([7, 0.1, 3], dtype), fmod=1, opset=13, tolerance=0)
     else:
         check_declined("Mod", a, b, opset=13, because="fmod=0")
 

@@ -148,7 +148,6 @@ EQUATIONS = {
     "ij,jk,kl->il": [(2, 3), (3, 4), (4, 5)],
     "bhqd,bhkd->bhqk": [(2, 3, 4, 5), (2, 3, 6, 5)],
     "bik,bjk,bk->bij": [(2, 3, 4), (2, 5, 4), (2, 4)],
-    "ij,ij->ij": [(1, 3), (2, 3)],
     "ij,kl->": [(2, 3), (4, 5)],
     " i j , j k -> i k ": [(2, 3), (3, 4)],
     "ij, jk": [(2, 3), (3, 4)],
@@ -165,6 +164,12 @@ def test_einsum(equation, dtype):
     arrays = [make(*shape, dtype=dtype, seed=index) for index, shape in enumerate(EQUATIONS[equation])]
     expected = [np.einsum(equation, *arrays)]
     check_node("Einsum", *arrays, equation=equation, opset=12, reference=expected, tolerance=TOLERANCE.get(dtype, 0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_einsum_broadcasts_dimensions_of_size_1(dtype):
+    arrays = [np.ones((1, 3), dtype), np.arange(6, dtype=dtype).reshape(2, 3)]
+    check_node("Einsum", *arrays, equation="ij,ij->ij", dynamic=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import textwrap
 import time
@@ -79,7 +80,8 @@ class TestOrder:
         asked: list[str] = []
         packs = {name: identity() for name in "abc"}
         for name, handler in packs.items():
-            handler.condition(lambda given, name=name: given.require(asked.append(name) or name != "a", "no"))
+            handler.condition(lambda given, name=name: asked.append(name))  # type: ignore[misc]
+        packs["a"].condition(lambda given: given.require(False, "no"))
         assert taker(registry_of(**packs), node()) == "b"
         assert asked == ["a", "a", "b"]  # a once more for its reason
 
@@ -358,7 +360,7 @@ class Distributions:
         self.modules: list[str] = []
 
     def add(self, name: str, pack: str, module: str, source: str | dict[str, str] = GOOD_PACK) -> None:
-        info = self.folder / f"{name}-1.2.dist-info"
+        info = self.folder / f"{name.replace('-', '_')}-1.2.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
         (info / "entry_points.txt").write_text(f"[opgraft.packs]\n{pack} = {module}\n")
@@ -695,15 +697,13 @@ class TestLoadRegistry:
         assert load_registry(path).policy.disabled == ()
         path.write_text("disable: [good]\n")
         later = path.stat().st_mtime_ns + 1_000_000
-        import os
-
         os.utime(path, ns=(later, later))
         assert load_registry(path).policy.disabled == ("good",)
 
     def test_a_file_that_names_a_pack_which_is_not_installed(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.yaml"
         path.write_text("packs: [god]\n")
-        with pytest.raises(RegistryError, match="line 1: no pack named 'god' is installed; did you mean 'good'?"):
+        with pytest.raises(RegistryError, match=r"line 1: no pack named 'god' is installed; did you mean 'good'\?"):
             load_registry(path)
 
     def test_a_pack_that_failed_to_load_may_be_named(self, tmp_path: Path, distributions: Distributions) -> None:
@@ -721,7 +721,7 @@ def test_asking_costs_no_more_with_many_packs(count: int) -> None:
     given = node()
     assert taker(registry, given) == "c"
     best = min(_seconds(lambda: registry.claim(given)) for _ in range(5))
-    assert best < 200e-6  # about ten times what it takes
+    assert best < 100e-6  # twenty times what it takes
 
 
 def _seconds(call: Callable[[], object], times: int = 100) -> float:

@@ -22,7 +22,10 @@ from opgraft.plan import ABSENT, Plan, Step
 from opgraft.registry import Candidate, Registry
 
 SMALL = 1024
-"""Shape arithmetic is done on values of at most this many elements; constants no larger are kept on the host too."""
+"""Arithmetic that began on the host goes on there with up to this many elements; constants no larger are kept there."""
+
+LARGE = 65536
+"""With more elements than this, arithmetic is the device's even where its result is needed on the host."""
 
 _random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
 
@@ -268,16 +271,17 @@ class Program:
         slots = [slot for slot in bound.step.inputs if slot != ABSENT]
         if not slots or any(frame.host[slot] is None for slot in slots):
             return False
+        size: int = sum(frame.host[slot].size for slot in slots)
         if bound.wanted_on_host:
-            return True
+            return size <= LARGE
         form = bound.host_form
         if form is None or form.expands:
             return False
         computed = self.plan.first_constant + len(self.plan.constants)
         return (
-            any(slot >= computed for slot in slots)
+            size <= SMALL
+            and any(slot >= computed for slot in slots)
             and all(slot >= self.plan.first_constant for slot in slots)
-            and sum(frame.host[slot].size for slot in slots) <= SMALL
         )
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -293,7 +297,7 @@ class Program:
             passed_on = candidate.host_form is not None and any(slot in wanted for slot in step.outputs)
             for index, slot in enumerate(step.inputs):
                 if slot != ABSENT and (
-                    candidate.place(index) is Place.HOST or (passed_on and _may_be_small(plan.values[slot]))
+                    candidate.place(index) is Place.HOST or (passed_on and _may_have(plan.values[slot], LARGE))
                 ):
                     wanted.add(slot)
             for name, program in inner.items():
@@ -326,7 +330,7 @@ class Program:
         for slot, initializer in enumerate(self.plan.constants, self.plan.first_constant):
             value = initializer.value
             is_bfloat16 = value.dtype == "bfloat16"
-            if not is_bfloat16 and (slot in wanted or _may_be_small(value)):
+            if not is_bfloat16 and (slot in wanted or _may_have(value, SMALL)):
                 frame.host[slot] = np.array(initializer.read())
             if is_bfloat16 or slot in read_on_device or slot in self.plan.outputs:
                 frame.device[slot] = constants.device(initializer)
@@ -398,8 +402,9 @@ def _steers(value: Value) -> bool:
     return value.dtype in ("bool", "int64", "int32") and value.rank in (0, 1, None)
 
 
-def _may_be_small(value: Value) -> bool:
-    return value.static_shape is None or prod(value.static_shape) <= SMALL
+def _may_have(value: Value, elements: int) -> bool:
+    """False for a value that is known to have more elements."""
+    return value.static_shape is None or prod(value.static_shape) <= elements
 
 
 def _as_declared(result: Any, value: Value) -> Any:

@@ -51,7 +51,7 @@ class Pack:
 def installed_packs() -> tuple[Pack, ...]:
     """Every installed pack, in the order of their names; those that failed to load carry the reason."""
     by_name: dict[str, dict[tuple[str, str], EntryPoint]] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, _distribution(entry), entry.value)):
         by_name.setdefault(entry.name, {}).setdefault((_distribution(entry), entry.value), entry)
     packs = tuple(_only_pack(list(found.values())) for found in by_name.values())
     for pack in packs:

@@ -1,0 +1,266 @@
+"""The kit for authors of packs fails when it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import mlx.core as mx
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto
+
+from opgraft.errors import ContractError, ModelError, TranslationError
+from opgraft.ops import FLOATS, Host, op
+from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.testing import (
+    assert_same,
+    check_declined,
+    check_model,
+    check_node,
+    decisions_for,
+    node_model,
+    reference_outputs,
+    run_model,
+)
+
+X = np.array([[1.5, -2.0, 3.25]], np.float32)
+
+
+def registry_of(*handlers: Any) -> Registry:
+    return Registry([Pack("pack", plugins=handlers)], parse_policy("", "registry.yaml"))
+
+
+def relu(function: Callable[..., Any] = lambda X: mx.maximum(X, 0), **options: Any) -> Registry:
+    return registry_of(op("Relu", **options)(function))
+
+
+class TestCheckNode:
+    @pytest.mark.parametrize("reference", ["cpu", "onnx", [np.array([[1.5, 0, 3.25]], np.float32)]])
+    def test_passes_what_is_right(self, reference: Any) -> None:
+        (y,) = check_node("Relu", X, registry=relu(), reference=reference)
+        np.testing.assert_array_equal(y, [[1.5, 0, 3.25]])
+
+    @pytest.mark.parametrize("reference", ["cpu", "onnx", [np.array([[1.5, 0, 3.25]], np.float32)]])
+    def test_wrong_values(self, reference: Any) -> None:
+        with pytest.raises(AssertionError, match=r"y0: off by 1, allowed 3\.25e-05"):
+            check_node("Relu", X, registry=relu(lambda X: mx.maximum(X, 0) + 1), reference=reference)
+
+    def test_a_declined_node(self) -> None:
+        with pytest.raises(
+            AssertionError, match=r"node \(ai\.onnx::Relu\) is declined: element type float32 of input X"
+        ):
+            check_node("Relu", X, registry=relu(dtypes={"float16"}))
+
+    def test_no_handler(self) -> None:
+        with pytest.raises(AssertionError, match=r"is declined: no installed pack has a handler for ai\.onnx::Neg"):
+            check_node("Neg", X, registry=relu())
+
+    def test_a_wrong_element_type_is_declined_by_verification(self) -> None:
+        with pytest.raises(AssertionError, match="is declined: its translation gives float16"):
+            check_node("Relu", X, registry=relu(lambda X: X.astype(mx.float16)))
+
+    def test_a_wrong_shape_where_sizes_are_dynamic(self) -> None:
+        with pytest.raises(AssertionError, match=r"y0: shape \(3, 1\), expected \(1, 3\)"):
+            check_node("Relu", X, registry=relu(lambda X: mx.maximum(X.T, 0)), dynamic=True)
+
+    def test_a_translator_that_fails_only_when_run(self) -> None:
+        def reshape(data, shape: Host):  # type: ignore[no-untyped-def]
+            raise ValueError("not today")
+
+        with pytest.raises(TranslationError, match="not today"):
+            check_node("Reshape", X, np.array([3, 1]), registry=registry_of(op("Reshape")(reshape)))
+
+    def test_a_wrong_element_type_that_only_a_run_shows(self) -> None:
+        def reshape(data, shape: Host):  # type: ignore[no-untyped-def]
+            return mx.reshape(data, shape.tolist()).astype(mx.float32)
+
+        x = np.ones(2, ml_dtypes.bfloat16)
+        with pytest.raises(ContractError, match="output 'y0' came out as float32, and the model says bfloat16"):
+            check_node("Reshape", x, np.array([2, 1]), registry=registry_of(op("Reshape")(reshape)), reference="onnx")
+
+    def test_attributes_constants_and_absent_inputs(self) -> None:
+        def clip(input, min: Host | None = None, max=None):  # type: ignore[no-untyped-def]
+            assert min is None
+            return mx.minimum(input, max)
+
+        high = np.array(2, np.float32)
+        (y,) = check_node("Clip", X, None, high, registry=registry_of(op("Clip")(clip)), constant=[2])
+        np.testing.assert_array_equal(y, [[1.5, -2, 2]])
+
+        leaky = op("LeakyRelu")(lambda X, *, alpha=0.01: mx.maximum(X, alpha * X))
+        check_node("LeakyRelu", X, registry=registry_of(leaky), alpha=0.5)
+
+    def test_several_outputs(self) -> None:
+        split = op("Split")(lambda input, *, num_outputs, axis=0: mx.split(input, num_outputs, axis))
+        check_node("Split", X, registry=registry_of(split), outputs=3, num_outputs=3, axis=1)
+        backward = op("Split")(lambda input, *, num_outputs, axis=0: mx.split(input, num_outputs, axis)[::-1])
+        with pytest.raises(AssertionError, match="y0: off by"):
+            check_node("Split", X, registry=registry_of(backward), outputs=3, num_outputs=3, axis=1)
+
+    @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "bool", "uint8"])
+    def test_element_types(self, dtype: str) -> None:
+        identity = registry_of(op("Identity")(lambda input: input))
+        (y,) = check_node("Identity", X.astype(dtype), registry=identity)
+        assert y.dtype == dtype
+
+    def test_bfloat16(self) -> None:
+        (y,) = check_node("Relu", X.astype(ml_dtypes.bfloat16), registry=relu(), reference="onnx")
+        np.testing.assert_array_equal(y, [[1.5, 0, 3.25]])
+        with pytest.raises(AssertionError, match="off by"):
+            check_node("Relu", X.astype(ml_dtypes.bfloat16), registry=relu(lambda X: X), reference="onnx")
+
+    @pytest.mark.parametrize("operator", ["Relu", "ai.onnx::Relu"])
+    def test_the_standard_domain_by_both_names(self, operator: str) -> None:
+        check_node(operator, X, registry=relu())
+
+    def test_other_domains(self) -> None:
+        double = registry_of(op("own.domain::Double")(lambda X: X * 2))
+        (y,) = check_node(
+            "own.domain::Double", X, registry=double, opset=1, output_types=["float32"], reference=[X * 2]
+        )
+        np.testing.assert_array_equal(y, X * 2)
+
+    def test_tolerance(self) -> None:
+        nearly = relu(lambda X: mx.maximum(X, 0) * 1.001)
+        check_node("Relu", X, registry=nearly, tolerance=2e-3)
+        with pytest.raises(AssertionError, match="off by"):
+            check_node("Relu", X, registry=nearly, tolerance=5e-4)
+
+
+class TestCheckDeclined:
+    def test_passes_on_the_reason(self) -> None:
+        check_declined("Relu", X, because="element type float32", registry=relu(dtypes={"float16"}))
+
+    def test_fails_on_a_claim(self) -> None:
+        with pytest.raises(AssertionError, match="Relu is claimed, and should be declined because 'element type'"):
+            check_declined("Relu", X, because="element type", registry=relu())
+
+    def test_fails_on_another_reason(self) -> None:
+        with pytest.raises(AssertionError, match=r"Relu is declined because \['element type .*'\], not 'too wide'"):
+            check_declined("Relu", X, because="too wide", registry=relu(dtypes={"float16"}))
+
+    def test_may_ask_for_a_device(self) -> None:
+        x = X.astype(np.float64)
+        check_declined("Relu", x, because="choose device=cpu", registry=relu(), device="gpu")
+        with pytest.raises(AssertionError, match="is claimed"):
+            check_declined("Relu", x, because="choose device=cpu", registry=relu())
+
+
+class TestModels:
+    TEXT = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[n, 3] x, float[3] b) => (float[n, 3] y) { a = Add(x, b) y = Relu(a) }"""
+
+    @pytest.fixture
+    def model(self) -> onnx.ModelProto:
+        return onnx.parser.parse_model(self.TEXT)
+
+    @pytest.fixture
+    def registry(self) -> Registry:
+        return registry_of(op("Add")(lambda A, B: A + B), op("Relu", dtypes=FLOATS)(lambda X: mx.maximum(X, 0)))
+
+    INPUTS = {"x": X, "b": np.array([1, 1, -9], np.float32)}  # noqa: RUF012
+
+    def test_check_model(self, model: onnx.ModelProto, registry: Registry) -> None:
+        for reference in ("cpu", "onnx"):
+            (y,) = check_model(model, self.INPUTS, registry=registry, reference=reference)
+            np.testing.assert_array_equal(y, [[2.5, 0, 0]])
+
+    def test_check_model_names_the_output_that_differs(self, model: onnx.ModelProto) -> None:
+        wrong = registry_of(op("Add")(lambda A, B: A - B), op("Relu")(lambda X: mx.maximum(X, 0)))
+        with pytest.raises(AssertionError, match="y: off by"):
+            check_model(model, self.INPUTS, registry=wrong)
+
+    def test_check_model_counts_expected_outputs(self, model: onnx.ModelProto, registry: Registry) -> None:
+        with pytest.raises(AssertionError):
+            check_model(model, self.INPUTS, registry=registry, reference=[])
+
+    def test_check_model_wants_every_node_claimed(self, model: onnx.ModelProto) -> None:
+        with pytest.raises(AssertionError, match=r"Add \(-> a\) \(ai\.onnx::Add\) is declined"):
+            check_model(model, self.INPUTS, registry=relu())
+
+    def test_decisions_for(self, model: onnx.ModelProto) -> None:
+        assert [each.claimed for each in decisions_for(model, relu()).decisions] == [False, True]
+
+    def test_a_missing_input(self, model: onnx.ModelProto, registry: Registry) -> None:
+        with pytest.raises(ModelError, match="the model's input 'b' is not given"):
+            run_model(model, {"x": X}, registry)
+
+    def test_an_input_with_an_initializer_may_be_left_out(self, model: onnx.ModelProto, registry: Registry) -> None:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, 5, 0], np.float32), "b"))
+        np.testing.assert_array_equal(run_model(model, {"x": X}, registry)[0], [[1.5, 3, 3.25]])
+        np.testing.assert_array_equal(run_model(model, self.INPUTS, registry)[0], [[2.5, 0, 0]])
+        check_model(model, {"x": X}, registry=registry)
+
+    def test_references_agree(self, model: onnx.ModelProto) -> None:
+        (cpu,), (reference,) = (reference_outputs(model, self.INPUTS, each) for each in ("cpu", "onnx"))
+        np.testing.assert_array_equal(cpu, reference)
+
+
+class TestNodeModel:
+    def test_inputs_outputs_and_types(self) -> None:
+        model = node_model("Add", [X, X[0]], constant=[1], dynamic=True)
+        (x,) = model.graph.input
+        assert (x.name, [dim.dim_param for dim in x.type.tensor_type.shape.dim]) == ("x0", ["d0_0", "d0_1"])
+        assert [each.name for each in model.graph.initializer] == ["x1"]
+        (y,) = model.graph.output
+        assert (y.name, y.type.tensor_type.elem_type) == ("y0", TensorProto.FLOAT)
+
+    def test_absent_inputs_have_no_names(self) -> None:
+        model = node_model("Clip", [X, None, np.array(2, np.float32)])
+        assert list(model.graph.node[0].input) == ["x0", "", "x2"]
+        assert [each.name for each in model.graph.input] == ["x0", "x2"]
+
+    def test_opset(self) -> None:
+        assert [(each.domain, each.version) for each in node_model("Relu", [X], opset=13).opset_import] == [("", 13)]
+        model = node_model("own::Relu", [X], opset=2)
+        assert [(each.domain, each.version) for each in model.opset_import] == [("own", 2), ("", 21)]
+
+
+class TestAssertSame:
+    @pytest.mark.parametrize(
+        ("output", "expected"),
+        [
+            ([1.0, 2.0], [1.0, 2.00001]),
+            ([1000.0, 0.0], [1000.0, 0.009]),  # small beside the largest
+            ([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf]),
+            ([], []),
+            ([1, 2], [1, 2]),
+            ([True], [True]),
+            ([1 + 2j], [1 + 2.00001j]),
+        ],
+    )
+    def test_same(self, output: Any, expected: Any) -> None:
+        assert_same(np.array(output), np.array(expected), 1e-5)
+
+    @pytest.mark.parametrize(
+        ("output", "expected", "message"),
+        [
+            ([1.0, 2.0], [1.0, 2.0001], "off by"),
+            ([0.0], [2e-5], "off by 2e-05, allowed 1e-05"),
+            ([np.nan], [1.0], "NaN"),
+            ([1.0], [np.nan], "NaN"),
+            ([np.inf], [1.0], "off by inf"),
+            ([1.0], [np.inf], "infinities"),
+            ([np.inf], [-np.inf], "infinities"),
+            ([1, 2], [1, 3], "Mismatched"),
+            ([True], [False], "Mismatched"),
+            ([1 + 2j], [1 + 3j], "off by 1"),
+            ([1], [1.0], "int64, expected float64"),
+            ([1.0, 2.0], [1.0], r"shape \(2,\), expected \(1,\)"),
+            ([[1.0]], [1.0], r"shape \(1, 1\), expected \(1,\)"),
+            ([], [[]], "shape"),
+        ],
+    )
+    def test_different(self, output: Any, expected: Any, message: str) -> None:
+        with pytest.raises(AssertionError, match=message):
+            assert_same(np.array(output), np.array(expected), 1e-5, "some output")
+
+    def test_bfloat16_is_compared_as_float32(self) -> None:
+        expected = np.array([1.5], ml_dtypes.bfloat16)
+        assert_same(np.array([1.5], np.float32), expected, 1e-5)
+        with pytest.raises(AssertionError, match="off by"):
+            assert_same(np.array([1.25], np.float32), expected, 1e-5)
