@@ -67,7 +67,7 @@ def decide(
     return Decisions(graph, device, tuple(decisions), tuple(tuple(cluster) for cluster in clusters))
 
 
-def decide_node(node: Node, registry: Registry, *, device: str, verify: bool = True) -> Decision:
+def decide_node(node: Node, registry: Registry, *, device: str, verify: bool = True, in_body: bool = False) -> Decision:
     """Decide one node, and with it every node of its bodies: all of them must be claimable."""
     unsupported = next(_unsupported_types(node, device), None)
     if unsupported is not None:
@@ -77,11 +77,11 @@ def decide_node(node: Node, registry: Registry, *, device: str, verify: bool = T
         return Decision(node, None, claim.reasons)
     for name, body in node.bodies.items():
         for inner in body.nodes:
-            decision = decide_node(inner, registry, device=device, verify=verify)
+            decision = decide_node(inner, registry, device=device, verify=verify, in_body=True)
             if not decision.claimed:
                 where = f"in {name}, node {inner.label!r} ({inner.operator}): "
                 return Decision(node, None, tuple(Reason(each.pack, where + each.text) for each in decision.reasons))
-    problem = problem_with(node, claim.candidate, device) if verify else None
+    problem = problem_with(node, claim.candidate, device, may_not_run=in_body) if verify else None
     if problem is not None:
         return Decision(node, None, (Reason(claim.candidate.pack, problem),))
     return Decision(node, claim.candidate)

@@ -42,7 +42,7 @@ class _Command(click.Group):
             context.exit(1)
 
 
-class Dimension(click.ParamType[tuple[str, int]]):
+class Dimension(click.ParamType):  # type: ignore[type-arg]
     """NAME=SIZE."""
 
     name = "name=size"
@@ -54,7 +54,7 @@ class Dimension(click.ParamType[tuple[str, int]]):
         return name, int(size)
 
 
-class ProviderOption(click.ParamType[tuple[str, str]]):
+class ProviderOption(click.ParamType):  # type: ignore[type-arg]
     """NAME=VALUE."""
 
     name = "name=value"

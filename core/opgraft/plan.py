@@ -187,7 +187,7 @@ class _Scope:
             Step(
                 node,
                 tuple(slot(name) for name in names),
-                tuple(ABSENT if value is None else slots[value.name] for value in node.outputs),
+                tuple(ABSENT if value is None else slots[value.name] for value in node.outputs[: node.needed_outputs]),
                 {
                     attribute: BodyPlan(plans[attribute], tuple(slots[name] for name in scope.captures))
                     for attribute, scope in scopes.items()

@@ -63,7 +63,7 @@ def attention(
     bias = bias_of(attn_mask, reachable(queries, keys, offset, left, right, nonpad_kv_seqlen), keys)
     scale = 1 / sqrt(query.shape[3]) if scale is None else scale
     if (
-        len(ctx.node.outputs) > 3
+        ctx.node.wants(3)
         or softcap
         or softmax_precision not in (None, 1)
         or query.dtype == mx.float64

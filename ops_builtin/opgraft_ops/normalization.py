@@ -105,7 +105,7 @@ def batch_normalization_9(
 @batch_normalization_9.condition
 def _(node):
     node.require(
-        len(node.outputs) == 1 and (node.since_version >= 7 or node.attributes.get("is_test", 0)),
+        node.needed_outputs == 1 and (node.since_version >= 7 or node.attributes.get("is_test", 0)),
         f"BatchNormalization-{node.since_version} for training is not supported; version 14 with training_mode is",
     )
 

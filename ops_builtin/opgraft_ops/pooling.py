@@ -54,7 +54,7 @@ def max_pool(
     in X with its spatial axes reversed where storage_order is 1. ONNX MaxPool-22."""
     place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     x = channels_last(X)
-    if len(ctx.node.outputs) < 2:
+    if not ctx.node.wants(1):
         return channels_first(_pooled(x, place, mx.maximum, _lowest(X.dtype)))
     if 0 in place.outputs:
         return tuple(mx.zeros((*X.shape[:2], *place.outputs), dtype) for dtype in (X.dtype, mx.int64))

@@ -194,6 +194,8 @@ def resized(ctx, X, targets, tables, extrapolation_value):
     shape = [targets.get(axis, size) for axis, size in enumerate(X.shape)]
     if 0 in (*X.shape, *shape):
         return mx.zeros(shape, X.dtype)
+    if not tables:
+        return X
     x = X if all(each.weights is None for each in tables) else widened(X)
     turned = X.ndim > 2 and X.shape[1] >= MANY_CHANNELS and all(each.axis > 1 for each in tables)
     x = mx.contiguous(channels_last(x)) if turned else x

@@ -59,7 +59,7 @@ def affine_grid(theta, size: Host, *, align_corners=0):
     rank = len(sizes)
     grid = precise[:, *[None] * rank, :, rank]
     for axis, length in enumerate(sizes):
-        places = mx.array(_pixel_places(length, align_corners)).astype(precise.dtype)
+        places = mx.array(_pixel_places(length, align_corners), precise.dtype)
         places = places.reshape([-1 if each == axis else 1 for each in range(rank)] + [1])
         grid = grid + places * precise[:, *[None] * rank, :, rank - 1 - axis]
     return grid.astype(theta.dtype)

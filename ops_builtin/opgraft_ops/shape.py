@@ -16,14 +16,12 @@ SMALL = 1024
 """An array of equal elements is made on the host up to this size, since it may be a shape."""
 
 
-@same_on_host
 @op("Shape")
 def shape(data: Anywhere, *, start=0, end=None):
     """The sizes data.shape[start:end], as int64. ONNX Shape-25."""
     return np.array(data.shape[slice(start, end)], np.int64)
 
 
-@same_on_host
 @op("Size")
 def size(data: Anywhere):
     """The number of elements, as an int64 scalar. ONNX Size-25."""

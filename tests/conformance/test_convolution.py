@@ -72,7 +72,9 @@ def test_conv(channels, opset):
 def test_conv_in_one_and_three_dimensions(sizes, channels):
     c, m, group = SHAPES[channels]
     kernel = (3, 2, 2)[: len(sizes)]
-    check("Conv", normal(2, c, *sizes), normal(m, c // group, *kernel), normal(m), group=group, kernel_shape=list(kernel))
+    check(
+        "Conv", normal(2, c, *sizes), normal(m, c // group, *kernel), normal(m), group=group, kernel_shape=list(kernel)
+    )
     check("Conv", normal(1, c, *sizes), normal(m, c // group, *kernel), group=group, strides=[2] * len(sizes))
 
 

@@ -389,3 +389,16 @@ def test_shape_arithmetic_stays_on_the_host():
     check_model(model, {"x": x}, reference=expected)
     _, *shapes = Program(build_plan(graph_of_model(model)), load_registry(), "cpu").run([x])
     assert all(isinstance(each, np.ndarray) for each in shapes), "shape arithmetic went to the device"
+
+
+def test_split_counts_a_last_output_that_nobody_wants() -> None:
+    x = np.arange(6, dtype=np.float32)
+    nodes = [onnx.helper.make_node("Split", ["x"], ["a", "b", ""], axis=0)]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "split",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("a", "b")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    check_model(model, {"x": x}, reference=[x[:2], x[2:4]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ class Architecture:
     Attributes:
         name: what files and tables call it.
         make: builds the model.
-        inputs: makes example inputs, by the name of the model's parameter, from one entry of `sizes`.
+        inputs: makes example inputs from one entry of `sizes`: by name, in the order of the model's parameters.
         sizes: the first is what the exporter sees, so none of its dynamic dimensions is 1; the others are what the
             graph is run at as well.
         dynamic: the dynamic axes of each input, with the name of the dimension.
@@ -50,10 +49,13 @@ class Architecture:
 
 
 def spread_weights(model: nn.Module) -> None:
-    """Give what starts as zeros or ones, biases and the weights and statistics of normalisations, ordinary values."""
+    """Give biases and normalisations values other than 0 and 1, and weights a size that keeps signals alive."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.normal_(parameter, 1.0 if name.endswith("weight") else 0.0, 0.1)
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
     for name, buffer in model.named_buffers():
         if name.endswith("running_mean"):
             nn.init.normal_(buffer, 0.0, 0.1)
@@ -91,4 +93,3 @@ def pictures(name: str) -> Callable[..., Inputs]:
 BATCH_ONLY: Mapping[int, str] = {0: "batch"}
 BATCH_LENGTH: Mapping[int, str] = {0: "batch", 1: "length"}
 PICTURE: Mapping[int, str] = {0: "batch", 2: "height", 3: "width"}
-

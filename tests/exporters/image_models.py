@@ -346,7 +346,7 @@ class Flow(nn.Module):
 
 
 class DiffusionBlock(nn.Module):
-    """A diffusion U-Net block: sinusoidal embedding of the time step, scale and shift, attention over cells, context."""
+    """A diffusion U-Net block: sinusoidal time embedding, scale and shift, attention from cells to a context."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -437,7 +437,11 @@ class TextRecognizer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            convolution(1, 16), nn.MaxPool2d(2), convolution(16, 24), nn.MaxPool2d((2, 1)), nn.AdaptiveAvgPool2d((1, None))
+            convolution(1, 16),
+            nn.MaxPool2d(2),
+            convolution(16, 24),
+            nn.MaxPool2d((2, 1)),
+            nn.AdaptiveAvgPool2d((1, None)),
         )
         self.lstm, self.head = nn.LSTM(24, 16, bidirectional=True), nn.Linear(32, 20)
 
@@ -467,9 +471,7 @@ ARCHITECTURES = (
     ),
     Architecture("u-net", UNet, pictures("images"), ((2, 32, 32), (1, 48, 32)), _SEEN, ("shares", "classes")),
     Architecture("dilated-segmenter", DilatedSegmenter, pictures("images"), SIZES, _SEEN, ("scores",)),
-    Architecture(
-        "restorer", Restorer, pictures("images"), ((2, 16, 24), (1, 20, 12)), _SEEN, ("larger", "unshuffled")
-    ),
+    Architecture("restorer", Restorer, pictures("images"), ((2, 16, 24), (1, 20, 12)), _SEEN, ("larger", "unshuffled")),
     Architecture(
         "flow",
         Flow,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from architecture import BATCH_LENGTH, Architecture, Inputs, image, tokens
@@ -110,7 +111,7 @@ class ConformerBlock(nn.Module):
 
 
 class SpeechRecognizer(nn.Module):
-    """Pictures of sound, subsampled by two 2-D convolutions, one conformer block, the likeliest symbol of each frame."""
+    """Pictures of sound, subsampled by two 2-D convolutions, a conformer block, the likeliest symbol of each frame."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,6 +308,8 @@ class MelTagger(nn.Module):
         return self.head(functional.relu(self.convolution(decibels)).mean(-1)).sigmoid()
 
 
+STATES: Mapping[int, str] = {1: "batch"}
+
 ARCHITECTURES = (
     Architecture(
         "spectrogram-encoder",
@@ -356,7 +359,7 @@ ARCHITECTURES = (
         StreamingRecognizer,
         streaming_inputs,
         ((2, 5), (1, 9)),
-        {"frames": {0: "length", 1: "batch"}, **dict.fromkeys(("hidden", "cell", "gate", "state"), {1: "batch"})},
+        {"frames": {0: "length", 1: "batch"}, **dict.fromkeys(("hidden", "cell", "gate", "state"), STATES)},
         ("output", "next_hidden", "next_cell", "next_gate", "next_state"),
     ),
     Architecture(

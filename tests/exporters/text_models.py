@@ -111,7 +111,7 @@ class PackedProjection(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = x.size()[:-1] + (self.bias.size(0),)
+        shape = (*x.size()[:-1], self.bias.size(0))
         return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(shape)
 
 
@@ -455,7 +455,7 @@ ARCHITECTURES = (
         RelativeEncoderDecoder,
         encoder_decoder_inputs,
         ((2, 9, 5), (1, 20, 3)),
-        {**dict.fromkeys(("input_ids", "attention_mask"), BATCH_LENGTH), "decoder_input_ids": {0: "batch", 1: "target"}},
+        {"input_ids": BATCH_LENGTH, "attention_mask": BATCH_LENGTH, "decoder_input_ids": {0: "batch", 1: "target"}},
         ("logits",),
     ),
     Architecture(

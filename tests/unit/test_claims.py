@@ -335,6 +335,12 @@ class TestBodies:
         assert only.pack == "pack"
         assert "its translation gives int8 for output 'u'" in only.text
 
+    def test_sizes_that_do_not_fit_prove_nothing_in_a_branch_that_may_not_run(self) -> None:
+        unfit = op("Add")(lambda A, B: raise_(ValueError("sizes")))
+        assert decided(self.TEXT, IF, unfit, RELU).decisions[0].claimed
+        ((_, (only,)),) = decided(self.TEXT, IF, op("Add")(lambda A, B: raise_(KeyError("bug"))), RELU).declined
+        assert "KeyError" in only.text
+
     def test_nodes_with_bodies_are_not_tried_themselves(self) -> None:
         broken = op("If")(lambda cond, *, then_branch, else_branch: raise_(TypeError("not reached")))
         assert decided(self.TEXT, broken, ADD, RELU).decisions[0].claimed

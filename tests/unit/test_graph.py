@@ -276,7 +276,9 @@ class TestNodes:
         node = helper.make_node("Op", ["", "a", "", "b", "", ""], ["", "y", ""], domain="d")
         found = only_node(node, inputs=[tensor_info("a"), tensor_info("b")])
         assert [value and value.name for value in found.inputs] == [None, "a", None, "b"]
-        assert [value and value.name for value in found.outputs] == [None, "y"]
+        assert [value and value.name for value in found.outputs] == [None, "y", None]
+        assert found.needed_outputs == 2
+        assert [found.wants(index) for index in range(4)] == [False, True, False, False]
         assert found.input(0) is found.input(9) is None
         assert (found.dtype(1), found.dtype(0), found.dtype(9)) == ("float32", None, None)
         assert (found.shape(1), found.shape(0), found.rank(1), found.rank(0)) == ((2,), None, 1, None)

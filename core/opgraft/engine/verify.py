@@ -21,15 +21,21 @@ _OF_SIZES = (ValueError, RuntimeError, IndexError, ArithmeticError, AssertionErr
 """What a wrong choice of sizes may raise; anything else is a fault of the translator's, whatever the sizes."""
 
 
-def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
+def problem_with(node: Node, candidate: Candidate, device: str, *, may_not_run: bool = False) -> str | None:
     """What is wrong with a claim, or None where the translation fits or cannot be tried.
 
     MLX is lazy: the translator runs and builds its arrays, and nothing is computed. Where all sizes are known, element
     types and shapes must be what ORT inferred; with unknown sizes, element types and ranks. A node is not tried where
     it has bodies (their nodes are tried one by one), where an input has no known type or rank, or where it needs the
     elements of an input that only a run will bring.
+
+    Args:
+        node: the node.
+        candidate: the handler that claims it.
+        device: "cpu" or "gpu".
+        may_not_run: True in a body, which may be kept from running just because sizes do not fit.
     """
-    if node.bodies or not node.outputs:
+    if node.bodies or not node.needed_outputs:
         return None
     exact = all(value is None or value.static_shape is not None for value in node.inputs)
     for size in STAND_IN_SIZES[:1] if exact else STAND_IN_SIZES:
@@ -41,7 +47,11 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
                 outputs = _translate(node, candidate, inputs, device)
                 return next(_mismatches(node, outputs, exact), None)
         except Exception as error:  # whatever a pack raises is its claim's problem
-            if exact or isinstance(error, NotImplementedError) or not isinstance(error, _OF_SIZES):
+            if (
+                (exact and not may_not_run)
+                or isinstance(error, NotImplementedError)
+                or not isinstance(error, _OF_SIZES)
+            ):
                 return f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
     return None  # no size fitted; a run's own sizes may
 
@@ -74,7 +84,7 @@ def _translate(node: Node, candidate: Candidate, inputs: list[Any], device: str)
         bodies={},
         random_key=lambda: mx.random.key(0),
     )
-    return outputs_of(candidate.translate(ctx=context, node=node), len(node.outputs))
+    return outputs_of(candidate.translate(ctx=context, node=node), node.needed_outputs)
 
 
 def _mismatches(node: Node, outputs: Sequence[Any], exact: bool) -> Iterator[str]:

@@ -82,7 +82,7 @@ class Initializer:
 
 @dataclass(eq=False)
 class Node:
-    """One operator call. Absent optional inputs and outputs are None; trailing absent ones are dropped."""
+    """One operator call. Absent optional inputs and outputs are None; trailing absent inputs are dropped."""
 
     name: str
     op_type: str
@@ -113,6 +113,15 @@ class Node:
     def bodies(self) -> dict[str, Graph]:
         """The control-flow bodies by attribute name."""
         return {name: value for name, value in self.attributes.items() if isinstance(value, Graph)}
+
+    @property
+    def needed_outputs(self) -> int:
+        """How many outputs a translator must give: all up to the last one that is there."""
+        return max((index for index, value in enumerate(self.outputs, 1) if value is not None), default=0)
+
+    def wants(self, index: int) -> bool:
+        """True where output `index` is there."""
+        return index < len(self.outputs) and self.outputs[index] is not None
 
     def input(self, index: int) -> Value | None:
         return self.inputs[index] if index < len(self.inputs) else None

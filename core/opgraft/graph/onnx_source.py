@@ -129,7 +129,7 @@ class _Reader:
             domain=domain,
             since_version=since_version(proto.op_type, domain, self.opsets.get(domain, 1)),
             inputs=_without_trailing_absent(proto.input, known),
-            outputs=_without_trailing_absent(proto.output, known),
+            outputs=_values(proto.output, known),
             attributes=attributes,
             implicit_inputs=tuple(implicit.values()),
         )
@@ -239,8 +239,12 @@ def _shape(tensor: TypeProto.Tensor) -> Shape | None:
     )
 
 
+def _values(names: Any, known: Mapping[str, Value]) -> tuple[Value | None, ...]:
+    return tuple(known.get(name, Value(name)) if name else None for name in names)
+
+
 def _without_trailing_absent(names: Any, known: Mapping[str, Value]) -> tuple[Value | None, ...]:
-    values = [known.get(name, Value(name)) if name else None for name in names]
+    values = list(_values(names, known))
     while values and values[-1] is None:
         values.pop()
     return tuple(values)

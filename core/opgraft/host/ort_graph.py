@@ -170,7 +170,7 @@ class _Reader:
             domain=normalized_domain(domain),
             since_version=since_version,
             inputs=_without_trailing_absent(values[:first]),
-            outputs=_without_trailing_absent(values[first:second]),
+            outputs=tuple(values[first:second]),
             attributes=attributes,
             implicit_inputs=tuple(value for value in values[second:] if value is not None),
         )

@@ -124,6 +124,7 @@ class HostForm:
 
     function: Callable[..., Any]
     expands: bool
+    takes_context: bool
 
 
 class Handler:
@@ -187,12 +188,13 @@ class Handler:
         """Give the same operator on NumPy arrays, as a decorator, so that shape arithmetic stays on the host.
 
         Args:
-            function: takes what the translator takes (less `ctx`), as NumPy arrays, and returns NumPy arrays.
+            function: takes what the translator takes, as NumPy arrays (and `ctx` where its first parameter is so
+                named), and returns NumPy arrays.
             expands: see `HostForm`.
         """
         if function is None:
             return lambda given: self.host(given, expands=expands)
-        self.host_form = HostForm(function, expands)
+        self.host_form = HostForm(function, expands, _takes_context(function))
         return function
 
     def reason(self, node: Node) -> str | None:
@@ -225,13 +227,11 @@ class Handler:
 
     @hookimpl
     def translate(self, ctx: Context, node: Node) -> Sequence[Any] | None:
-        keywords = self.keywords(ctx)
+        function, takes_context = self.function, self.signature.takes_context
         if ctx.on_host and self.host_form is not None:
-            result = self.host_form.function(*ctx.inputs, **keywords)
-        elif self.signature.takes_context:
-            result = self.function(ctx, *ctx.inputs, **keywords)
-        else:
-            result = self.function(*ctx.inputs, **keywords)
+            function, takes_context = self.host_form.function, self.host_form.takes_context
+        keywords = self.keywords(ctx)
+        result = function(ctx, *ctx.inputs, **keywords) if takes_context else function(*ctx.inputs, **keywords)
         return result if isinstance(result, tuple | list) else (result,)
 
     def keywords(self, ctx: Context) -> dict[str, Any]:
@@ -298,6 +298,10 @@ def _dtypes_of(
         if unknown:
             raise ContractError(f"{_name(function)}: dtypes= takes sets of element type names, not {unknown[0]!r}")
     return lambda name: frozenset(by_name.get(name, every))
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) == "ctx"
 
 
 def _name(function: Callable[..., Any]) -> str:

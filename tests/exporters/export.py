@@ -1,0 +1,194 @@
+"""Exports every architecture by every route into the cache: `python export.py [--again] [NAME ...]`.
+
+Run by the Python of an environment that has `requirements.txt`. Graphs that are in the cache already are left alone.
+Names choose architectures; all of them are exported where none is given. The table at the end covers the whole cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from architecture import Architecture, Inputs
+from architectures import ARCHITECTURES
+from graph_cache import Arrays, CachedGraph, Case, Export, cached_graphs
+from torch import nn
+from written_graphs import WRITTEN_GRAPHS, WrittenGraph
+
+Made = tuple[onnx.ModelProto, list[Case]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way through torch.onnx.export."""
+
+    exporter: str
+    opset: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.exporter}-{self.opset}"
+
+
+ROUTES = (Route("dynamo", 20), Route("dynamo", 23), Route("torchscript", 17), Route("torchscript", 12))
+
+
+def through_torch(architecture: Architecture, route: Route) -> Made:
+    """Export an architecture, and run it in torch."""
+    model = architecture.model()
+    cases = architecture.cases()
+    export = _by_dynamo if route.exporter == "dynamo" else _by_torchscript
+    proto = export(model, architecture, cases[0], route.opset)
+    return proto, [Case(_arrays(inputs), _torch_outputs(model, architecture, inputs)) for inputs in cases]
+
+
+def _by_dynamo(model: nn.Module, architecture: Architecture, inputs: Inputs, opset: int) -> onnx.ModelProto:
+    program = torch.onnx.export(
+        model,
+        kwargs=inputs,
+        dynamo=True,
+        opset_version=opset,
+        input_names=list(inputs),
+        output_names=list(architecture.outputs),
+        dynamic_shapes={name: dict(architecture.dynamic.get(name, {})) for name in inputs},
+        verbose=False,
+    )
+    assert program is not None
+    return program.model_proto
+
+
+def _by_torchscript(model: nn.Module, architecture: Architecture, inputs: Inputs, opset: int) -> onnx.ModelProto:
+    written = io.BytesIO()
+    torch.onnx.export(
+        model,
+        tuple(inputs.values()),
+        written,
+        dynamo=False,
+        opset_version=opset,
+        input_names=list(inputs),
+        output_names=list(architecture.outputs),
+        dynamic_axes=architecture.dynamic,
+    )
+    return onnx.load_model_from_string(written.getvalue())
+
+
+def _torch_outputs(model: nn.Module, architecture: Architecture, inputs: Inputs) -> Arrays:
+    with torch.no_grad():
+        outputs = model(**{name: tensor.clone() for name, tensor in inputs.items()})
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return {name: tensor.numpy() for name, tensor in zip(architecture.outputs, outputs, strict=True)}
+
+
+def _arrays(inputs: Inputs) -> Arrays:
+    return {name: tensor.numpy() for name, tensor in inputs.items()}
+
+
+def by_hand(graph: WrittenGraph) -> Made:
+    """Write a graph that no framework stands behind."""
+    return graph.write(), [Case(inputs, {}) for inputs in graph.cases()]
+
+
+def keep(graph: CachedGraph, make: Callable[[], Made]) -> Export:
+    """Make a graph, try it on the CPU execution provider, and write it into the cache, or why that failed."""
+    try:
+        proto, cases = make()
+        model = proto.SerializeToString()
+        taken, difference = _on_cpu(model, cases)
+    except Exception as error:  # an exporter fails in as many ways as there are models
+        export = Export(problem=_reason(error))
+        graph.write(export)
+        return export
+    opset = next(each.version for each in proto.opset_import if each.domain in ("", "ai.onnx"))
+    export = Export(len(proto.graph.node), opset, (len(taken), len(cases)), difference)
+    graph.write(export, model, taken)
+    return export
+
+
+def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float]:
+    """The cases that the graph takes, and the largest difference to the framework's outputs."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    needed = {each.name for each in session.get_inputs()}
+    names = [each.name for each in session.get_outputs()]
+    taken: list[Case] = []
+    worst = 0.0
+    for case in cases:
+        inputs = {name: array for name, array in case.inputs.items() if name in needed}
+        try:
+            outputs = dict(zip(names, session.run(None, inputs), strict=True))
+        except Exception:
+            if not taken and case is cases[-1]:
+                raise
+            continue
+        taken.append(Case(inputs, case.outputs))
+        worst = max([worst, *(_difference(outputs[name], wanted) for name, wanted in case.outputs.items())])
+    return taken, worst
+
+
+def _difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return float("inf")
+    if not wanted.size:
+        return 0.0
+    apart = np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max()
+    return float(apart) / (float(np.abs(wanted.astype(np.float64)).max()) or 1.0)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the error that started it all."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+def exports(names: Sequence[str]) -> Iterator[tuple[CachedGraph, Callable[[], Made]]]:
+    """Everything there is to export, with what makes it."""
+    for architecture in ARCHITECTURES:
+        for route in ROUTES:
+            if route.exporter in architecture.exporters and (not names or architecture.name in names):
+                graph = CachedGraph(architecture.name, route.name)
+                yield graph, lambda architecture=architecture, route=route: through_torch(architecture, route)
+    for written in WRITTEN_GRAPHS:
+        if not names or written.name in names:
+            yield CachedGraph(written.name, written.route), lambda written=written: by_hand(written)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--again", action="store_true", help="export also what is in the cache already")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.ERROR)
+    torch.set_num_threads(1)
+
+    for graph, make in exports(arguments.names):
+        if arguments.again or graph.export() is None:
+            export = keep(graph, make)
+            print(f"{graph.name} by {graph.route}: {export.problem or f'{export.nodes} nodes'}", flush=True)
+
+    print(f"\n{'architecture':28} {'route':15} {'nodes':>5} {'opset':>5} {'sizes':>5} {'difference':>10}")
+    for graph in cached_graphs():
+        export = graph.export()
+        if export is None:
+            continue
+        start = f"{graph.name:28} {graph.route:15}"
+        if export.problem:
+            print(f"{start} not exported: {export.problem}")
+            continue
+        sizes = "{}/{}".format(*export.sizes)
+        print(f"{start} {export.nodes:5} {export.opset:5} {sizes:>5} {export.difference:10.1e}")
+
+
+if __name__ == "__main__":
+    main()
