@@ -4,6 +4,8 @@ VENV ?= .venv
 # On Linux, MLX needs a backend: cpu, cuda12 or cuda13. On a Mac it brings Metal.
 BACKEND ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
 BIN := $(VENV)/bin
+# setuptools warns of every editable installation.
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
 .PHONY: demo test lint models conformance bench-partition clean
@@ -31,14 +33,14 @@ bench-partition: $(VENV)/.installed-dev
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(PIP) --upgrade pip
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml setup.py core/opgraft/host/abi.py core/opgraft/host/build_ffi.py core/opgraft/host/support.c
-	$(BIN)/python -m pip install --quiet -e ".[$(BACKEND)]"
+	$(PIP) -e ".[$(BACKEND)]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet -e ".[$(BACKEND)$(if $(BACKEND),$(comma))dev]"
+	$(PIP) -e ".[$(BACKEND)$(if $(BACKEND),$(comma))dev]"
 	touch $@
 
 clean:

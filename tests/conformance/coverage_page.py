@@ -42,15 +42,15 @@ def page(verdicts: Sequence[Verdict]) -> str:
         "# Coverage of ai.onnx",
         "",
         f"ONNX's {len(verdicts)} node cases (onnx {version('onnx')}), each run through onnxruntime "
-        f"{version('onnxruntime')} with this execution provider first and the CPU's second, graph optimizations off, on "
-        f"mlx {version('mlx')}'s CPU device. `make conformance` writes this page.",
+        f"{version('onnxruntime')} with this execution provider first and the CPU's second, graph optimizations off, "
+        f"on mlx {version('mlx')}'s CPU device. `make conformance` writes this page.",
         "",
         "| class | cases | meaning |",
         "|---|---:|---|",
         *(f"| {kind} | {counts[kind]} | {_MEANING[kind]} |" for kind in CLASSES),
         "",
-        "For each operator: the versions that handlers cover, the element types of its first input, and the cases whose "
-        "models hold it.",
+        "For each operator: the versions that handlers cover, the element types of its first input, and the cases "
+        "whose models hold it.",
         "",
         "| operator | versions | element types | right | partly | all | the rest |",
         "|---|---|---|---:|---:|---:|---|",
@@ -80,7 +80,8 @@ def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
         if reason.startswith(f"{operator}-")
     )
     rest = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)).replace("|", "\\|")
-    return f"| {operator.removeprefix('ai.onnx::')} | {versions} | {types} | {right} | {partly} | {len(verdicts)} | {rest} |"
+    name = operator.removeprefix("ai.onnx::")
+    return f"| {name} | {versions} | {types} | {right} | {partly} | {len(verdicts)} | {rest} |"
 
 
 def _types(handler: Handler) -> str:

@@ -40,7 +40,7 @@ CLASSES = ("right", "partly", "unclaimed", "wrong", "error", "crash")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case. `operators` are those of its model as `domain::OpType`; `detail` says why it is not right."""
+    """What came of a case. `operators`: those of its model, as `domain::OpType`; `detail`: why it is not right."""
 
     case: str
     kind: str

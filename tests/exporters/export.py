@@ -7,6 +7,7 @@ Names choose architectures; all of them are exported where none is given. The ta
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
 import warnings
@@ -99,7 +100,8 @@ def by_hand(graph: WrittenGraph) -> Made:
 def keep(graph: CachedGraph, make: Callable[[], Made]) -> Export:
     """Make a graph, try it on the CPU execution provider, and write it into the cache, or why that failed."""
     try:
-        proto, cases = make()
+        with contextlib.redirect_stdout(io.StringIO()):
+            proto, cases = make()
         model = proto.SerializeToString()
         taken, difference = _on_cpu(model, cases)
     except Exception as error:  # an exporter fails in as many ways as there are models
@@ -112,7 +114,7 @@ def keep(graph: CachedGraph, make: Callable[[], Made]) -> Export:
     return export
 
 
-def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float]:
+def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float | None]:
     """The cases that the graph takes, and the largest difference to the framework's outputs."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -120,7 +122,7 @@ def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float]:
     needed = {each.name for each in session.get_inputs()}
     names = [each.name for each in session.get_outputs()]
     taken: list[Case] = []
-    worst = 0.0
+    differences: list[float] = []
     for case in cases:
         inputs = {name: array for name, array in case.inputs.items() if name in needed}
         try:
@@ -130,8 +132,8 @@ def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float]:
                 raise
             continue
         taken.append(Case(inputs, case.outputs))
-        worst = max([worst, *(_difference(outputs[name], wanted) for name, wanted in case.outputs.items())])
-    return taken, worst
+        differences += [_difference(outputs[name], wanted) for name, wanted in case.outputs.items()]
+    return taken, max(differences, default=None)
 
 
 def _difference(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -187,7 +189,8 @@ def main() -> None:
             print(f"{start} not exported: {export.problem}")
             continue
         sizes = "{}/{}".format(*export.sizes)
-        print(f"{start} {export.nodes:5} {export.opset:5} {sizes:>5} {export.difference:10.1e}")
+        difference = "-" if export.difference is None else f"{export.difference:.1e}"
+        print(f"{start} {export.nodes:5} {export.opset:5} {sizes:>5} {difference:>10}")
 
 
 if __name__ == "__main__":

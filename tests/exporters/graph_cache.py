@@ -39,14 +39,14 @@ class Export:
     Attributes:
         nodes, opset: of the graph; 0 where there is none.
         sizes: how many sizes of input the graph takes on the CPU execution provider, of how many there are.
-        difference: that provider's largest difference to the framework.
+        difference: that provider's largest difference to the framework; None where no framework ran.
         problem: why there is no graph.
     """
 
     nodes: int = 0
     opset: int = 0
     sizes: tuple[int, int] = (0, 0)
-    difference: float = 0.0
+    difference: float | None = None
     problem: str | None = None
 
 

@@ -163,47 +163,75 @@ class Recommender(nn.Module):
         return torch.sigmoid(self.top(torch.cat([x, pairs], 1)) + 0.01 * wide).squeeze(1)
 
 
-class OddOperators(nn.Module):
-    """Selection, sorting and scattering: what decoding and post-processing are written with."""
+class Selections(nn.Module):
+    """Sorting, gathering and scattering: what decoding and post-processing are written with."""
 
     def forward(self, x: Tensor, index: Tensor, keep: Tensor) -> tuple[Tensor, ...]:
         batch, length, width = x.shape
         best, places = x.topk(3, dim=1, largest=True)
         ordered, order = torch.sort(x[..., 0], dim=-1, descending=True)
-        lowest, where = torch.min(x, dim=2)
-        filled = x.masked_fill(~keep.unsqueeze(-1), -1e9).softmax(1).nan_to_num(0.0)
-        picked = torch.gather(x, 1, index.unsqueeze(-1).expand(-1, -1, width))
-        written = torch.zeros(batch, length, width).scatter(1, index.unsqueeze(-1).expand(-1, -1, width), 2.0 * picked)
+        lowest, lowest_place = torch.min(x, dim=2)
+        filled = x.masked_fill(~keep.unsqueeze(-1), -1e9).softmax(1)
+        spread = index.unsqueeze(-1).expand(-1, -1, width)
+        picked = torch.gather(x, 1, spread)
+        written = torch.zeros(batch, length, width).scatter(1, spread, 2.0 * picked)
         counted = torch.zeros(batch, length).scatter_add(1, index, torch.ones_like(index, dtype=x.dtype))
         running = torch.cumsum(keep.long(), dim=1) * keep.long()
         reverse = torch.flip(torch.cumsum(torch.flip(x, [1]), 1), [1])
-        outer = torch.einsum("bik,bjk->bij", x, x)
-        outer = outer - torch.diag_embed(torch.diagonal(outer, dim1=1, dim2=2))
-        traced = torch.einsum("bii->b", outer) + torch.einsum("bij,bjk,bkl->b", outer, x, x.transpose(1, 2))
-        parts = torch.where(x > 0, torch.log1p(x.abs()), torch.expm1(x.clamp(max=0)))
-        angles = torch.atan2(x[..., 0], x[..., 1]) + torch.fmod(x[..., 2], 0.7) + torch.remainder(x[..., 3], 0.7)
-        bits = ((index << 2) | 1) & 7
-        whole = torch.div(index, 2, rounding_mode="trunc") + index % 3
-        logic = (keep & (x[..., 0] > 0)) ^ (x[..., 1].isnan() | ~keep)
-        spread = torch.logsumexp(x, dim=(1, 2)) + x.std(dim=(1, 2)) + x.prod(dim=2).sum(1)
-        anything = torch.cat([keep.any(1, keepdim=True), keep.all(1, keepdim=True)], 1)
         rolled = torch.roll(x, 2, dims=1) + torch.tile(x.mean(1, keepdim=True), (1, length, 1))
-        wavy = x.frac() + x.erf() + x.sign() * x.trunc() + x.round() + x.ceil() - x.floor() + torch.sinc(x)
-        bucket = torch.bucketize(x[..., 0], torch.tensor([-1.0, -0.3, 0.2, 0.9]))
-        table = functional.one_hot(bucket, 5).to(x.dtype) @ torch.linspace(0, 1, 5)
+        table = functional.one_hot(index % 5, 5).to(x.dtype) @ torch.linspace(0, 1, 5)
         changed = x.clone()
         changed[:, 1:3, ::2] = 0.25
-        changed[:, -1] += 1.0
+        changed[:, -1] = changed[:, -1] + 1.0
+        triangle = torch.tril(x @ x.transpose(1, 2), -1)
         return (
-            *(best, places, ordered, order, lowest, where, filled, written, counted, running, reverse, traced, parts),
-            *(angles, bits, whole, logic, spread, anything, rolled, wavy, table, changed),
+            *(best, places, ordered, order, lowest, lowest_place, filled, written, counted, running, reverse, rolled),
+            *(table, changed, triangle),
         )
 
 
-ODD_OUTPUTS = (
-    *("best", "places", "ordered", "order", "lowest", "where", "filled", "written", "counted", "running", "reverse"),
-    *("traced", "parts", "angles", "bits", "whole", "logic", "spread", "anything", "rolled", "wavy", "table"),
-    "changed",
+class Products(nn.Module):
+    """Einsum, diagonals, outer products and norms."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        gram = torch.einsum("bik,bjk->bij", x, x)
+        diagonal = torch.diagonal(gram, dim1=1, dim2=2)
+        trace = torch.einsum("bii->b", gram)
+        chain = torch.einsum("bij,bjk,blk->bl", gram, x, x)
+        outer = torch.einsum("bi,bj->bij", x[:, 0], x[:, 1])
+        rank = x.norm(p=1, dim=-1) + x.norm(dim=-1) + torch.linalg.vector_norm(x, ord=float("inf"), dim=-1)
+        cosine = functional.cosine_similarity(x[:, :-1], x[:, 1:], dim=-1)
+        baddbmm = torch.baddbmm(gram, x, x.transpose(1, 2), beta=0.5, alpha=2.0)
+        return diagonal, trace, chain, outer, rank, cosine, baddbmm
+
+
+class Arithmetic(nn.Module):
+    """Elementwise and reducing functions that few models use."""
+
+    def forward(self, x: Tensor, index: Tensor, keep: Tensor) -> tuple[Tensor, ...]:
+        parts = torch.where(x > 0, torch.log1p(x.abs()), torch.exp(x.clamp(max=0)) - 1)
+        angles = torch.atan(x[..., 0] / (x[..., 1].abs() + 1)) + torch.fmod(x[..., 2], 0.7)
+        angles = angles + torch.remainder(x[..., 3], 0.7)
+        whole = torch.div(index, 2, rounding_mode="trunc") + index % 3 + torch.div(-index, 4, rounding_mode="floor")
+        bits = (index << 2) + (index >> 1)
+        logic = torch.logical_xor(keep & (x[..., 0] > 0), x[..., 1].isnan() | ~keep)
+        spread = torch.logsumexp(x, dim=(1, 2)) + x.std(dim=(1, 2)) + x.prod(dim=2).sum(1)
+        anything = torch.cat([keep.any(1, keepdim=True), keep.all(1, keepdim=True)], 1)
+        wavy = x.erf() + x.sign() * x.round() + x.ceil() - x.floor() + torch.sin(x) * torch.cos(x) + torch.tan(x / 4)
+        powers = x.abs().pow(1.5) + (2.0**x) + torch.rsqrt(x.abs() + 0.1) + torch.reciprocal(x.abs() + 1)
+        bent = functional.softplus(x) + functional.softsign(x) + functional.hardshrink(x) + functional.celu(x)
+        extreme = torch.maximum(x, x.mean(1, keepdim=True)) - torch.minimum(x, x.amax(2, keepdim=True) / 2)
+        double = (x.double() * 2.0).to(torch.int32).float() + x.half().float()
+        return parts, angles, whole, bits, logic, spread, anything, wavy, powers, bent, extreme, double
+
+
+SELECTION_OUTPUTS = (
+    *("best", "places", "ordered", "order", "lowest", "lowest_place", "filled", "written", "counted", "running"),
+    *("reversed", "rolled", "table", "changed", "triangle"),
+)
+ARITHMETIC_OUTPUTS = (
+    *("parts", "angles", "whole", "bits", "logic", "spread", "anything", "wavy", "powers", "bent", "extreme"),
+    "double",
 )
 
 
@@ -300,6 +328,12 @@ class HigherOrder(nn.Module):
         return last, every
 
 
+ODD_DYNAMIC = {
+    "x": {0: "batch", 1: "length"},
+    "index": {0: "batch", 1: "picks"},
+    "keep": {0: "batch", 1: "length"},
+}
+
 ARCHITECTURES = (
     Architecture(
         "dual-encoder",
@@ -345,13 +379,15 @@ ARCHITECTURES = (
         {"dense": BATCH_ONLY, "sparse": BATCH_ONLY, "history": BATCH_ONLY},
         ("chance",),
     ),
+    Architecture("selections", Selections, odd_inputs, ((2, 7), (1, 9)), ODD_DYNAMIC, SELECTION_OUTPUTS),
+    Architecture("arithmetic", Arithmetic, odd_inputs, ((2, 7), (1, 9)), ODD_DYNAMIC, ARITHMETIC_OUTPUTS),
     Architecture(
-        "odd-operators",
-        OddOperators,
-        odd_inputs,
+        "products",
+        Products,
+        lambda batch, length: {"x": torch.randn(batch, length, 6)},
         ((2, 7), (1, 9)),
-        {"x": {0: "batch", 1: "length"}, "index": {0: "batch", 1: "picks"}, "keep": {0: "batch", 1: "length"}},
-        ODD_OUTPUTS,
+        {"x": {0: "batch", 1: "length"}},
+        ("diagonal", "trace", "chain", "outer", "rank", "cosine", "sum"),
     ),
     Architecture(
         "data-dependent-shapes",

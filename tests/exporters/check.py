@@ -1,0 +1,146 @@
+"""Runs every cached graph on the execution provider: `python check.py [--option KEY=VALUE ...] [NAME ...]`.
+
+Run by opgraft's environment, after `export.py`. A line for each graph: nodes on the execution provider by ONNX Runtime's
+own record, subgraphs, the largest relative difference to the CPU execution provider, and to the framework that the
+graph came from. Each graph runs in a process of its own. Exit status 1 where one is wrong, fails or crashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from graph_cache import CachedGraph, cached_graphs
+from rich.console import Console
+
+from opgraft.comparison import TOLERANCE, largest_difference
+from opgraft.host import EP_NAME
+from opgraft.sessions import open_cpu_session, open_session
+
+LIMIT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a graph does.
+
+    Attributes:
+        nodes_on_ep, nodes, subgraphs: by ONNX Runtime's record.
+        difference: to the CPU execution provider, the largest of any output at any size.
+        framework_difference: to the framework's outputs; None where no framework ran.
+        declined: each declined operator with its reason.
+        problem: what went wrong, where anything did.
+    """
+
+    nodes_on_ep: int = 0
+    nodes: int = 0
+    subgraphs: int = 0
+    difference: float = 0.0
+    framework_difference: float | None = None
+    declined: Sequence[str] = ()
+    problem: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.nodes > 0 and self.nodes_on_ep == self.nodes
+
+    @property
+    def right(self) -> bool:
+        return self.problem is None and self.difference <= TOLERANCE
+
+
+def check(graph: CachedGraph, options: Mapping[str, str]) -> Result:
+    """Run a graph at every size that it takes."""
+    opened = open_session(graph.model, options)
+    cpu_session = open_cpu_session(graph.model)
+    names = [output.name for output in cpu_session.get_outputs()]
+    differences, framework_differences = [], []
+    for case in graph.cases():
+        outputs = dict(zip(names, opened.session.run(None, case.inputs), strict=True))
+        differences.append(
+            largest_difference(outputs, dict(zip(names, cpu_session.run(None, case.inputs), strict=True)))
+        )
+        if case.outputs:
+            framework_differences.append(largest_difference(outputs, case.outputs))
+    subgraphs = list(opened.session.get_provider_graph_assignment_info())
+    ours = [len(subgraph.get_nodes()) for subgraph in subgraphs if subgraph.ep_name == EP_NAME]
+    declined = [
+        f"{operator.operator} x{reason.count}: {reason.reason}"
+        for operator in opened.coverage.operators
+        for reason in operator.reasons
+    ]
+    return Result(
+        sum(ours),
+        sum(len(subgraph.get_nodes()) for subgraph in subgraphs),
+        len(ours),
+        max(differences),
+        max(framework_differences, default=None),
+        declined,
+    )
+
+
+def check_alone(graph: CachedGraph, options: Mapping[str, str]) -> Result:
+    """The same in a process of its own, which may crash or never end."""
+    command = [sys.executable, __file__, "--alone", f"{graph.name}.{graph.route}"]
+    command += [part for key, value in options.items() for part in ("--option", f"{key}={value}")]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Result(problem=f"not done after {LIMIT_SECONDS} s")
+    if done.returncode < 0:
+        return Result(problem=f"crashed with {signal.Signals(-done.returncode).name}")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return Result(problem=lines[-1])
+    return Result(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def line(graph: CachedGraph, result: Result) -> str:
+    """A graph and its result, with the reasons for what is declined on lines of their own."""
+    start = f"{graph.name:26} {graph.route:15}"
+    if result.problem is not None:
+        return f"{start} FAILED: {result.problem}"
+    framework = "-" if result.framework_difference is None else f"{result.framework_difference:.1e}"
+    nodes = f"{result.nodes_on_ep}/{result.nodes}"
+    verdict = "" if result.right else "  WRONG"
+    text = f"{start} {nodes:>9} {result.subgraphs:9} {result.difference:10.1e} {framework:>9}{verdict}"
+    return "\n".join([text, *(f"    {reason}" for reason in result.declined)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="architectures to check; default: all of them")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="a provider option")
+    parser.add_argument("--alone", metavar="NAME.ROUTE", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    options = dict(option.split("=", 1) for option in arguments.option)
+    if arguments.alone:
+        print(json.dumps(asdict(check(CachedGraph(*arguments.alone.split(".", 1)), options))))
+        return 0
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{'graph':42} {'nodes':>9} {'subgraphs':>9} {'difference':>10} {'framework':>9}")
+    results: list[Result] = []
+    for graph in cached_graphs():
+        export = graph.export()
+        if export is None or export.problem or (arguments.names and graph.name not in arguments.names):
+            continue
+        results.append(check_alone(graph, options))
+        console.print(line(graph, results[-1]))
+    right = sum(result.right for result in results)
+    whole = sum(result.whole for result in results)
+    single = sum(result.whole and result.subgraphs == 1 for result in results)
+    console.print(
+        f"\nOf {len(results)} graphs, {whole} are wholly on the execution provider, {single} in one subgraph, "
+        f"{right} within {TOLERANCE:.0e} of the CPU execution provider."
+    )
+    return 0 if right == len(results) > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
