@@ -46,7 +46,13 @@ class Decisions:
 
 
 def decide(
-    graph: Graph, registry: Registry, *, device: str, verify: bool = True, candidates: Collection[int] | None = None
+    graph: Graph,
+    registry: Registry,
+    *,
+    device: str,
+    verify: bool = True,
+    candidates: Collection[int] | None = None,
+    feeds_bodies: bool = True,
 ) -> Decisions:
     """Decide every node of a graph.
 
@@ -56,15 +62,37 @@ def decide(
         device: "cpu" or "gpu".
         verify: try each claim on stand-in inputs before it counts.
         candidates: the indices of the nodes to consider. Default: all of them.
+        feeds_bodies: False where the caller cannot bring a cluster values that only the bodies of its nodes read.
     """
     considered = range(len(graph.nodes)) if candidates is None else frozenset(candidates)
     decisions = [
         decide_node(node, registry, device=device, verify=verify) if index in considered else Decision(node, None)
         for index, node in enumerate(graph.nodes)
     ]
-    supported = [index for index, decision in enumerate(decisions) if decision.claimed]
-    clusters = partition(len(graph.nodes), edges_of(graph.nodes), supported)
-    return Decisions(graph, device, tuple(decisions), tuple(tuple(cluster) for cluster in clusters))
+    edges = edges_of(graph.nodes)
+    while True:
+        supported = [index for index, decision in enumerate(decisions) if decision.claimed]
+        clusters = partition(len(graph.nodes), edges, supported)
+        unfed = {} if feeds_bodies else {index: name for each in clusters for index, name in _unfed(graph, each)}
+        for index, name in unfed.items():
+            reason = (
+                f"only its bodies read {name!r}, and onnxruntime before 1.27 gives no such value to an EP; upgrade it"
+            )
+            decisions[index] = Decision(graph.nodes[index], None, (Reason(None, reason),))
+        if not unfed:
+            return Decisions(graph, device, tuple(decisions), tuple(tuple(cluster) for cluster in clusters))
+
+
+def _unfed(graph: Graph, cluster: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """The nodes of a cluster whose bodies read a value that no node of the cluster makes or reads, and its name."""
+    nodes = [graph.nodes[index] for index in cluster]
+    at_hand = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
+    for index, node in zip(cluster, nodes, strict=True):
+        for value in node.implicit_inputs:
+            initializer = graph.find_initializer(value.name)
+            if value.name not in at_hand and (initializer is None or not initializer.constant):
+                yield index, value.name
+                break
 
 
 def decide_node(node: Node, registry: Registry, *, device: str, verify: bool = True, in_body: bool = False) -> Decision:

@@ -24,7 +24,7 @@ and B.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -68,8 +68,8 @@ class _Graph:
 
 
 def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collection[int]) -> _Graph:
-    _check_range(node_count, chain.from_iterable(edges), "edge")
-    _check_range(node_count, supported, "supported")
+    _check_range(node_count, list(chain.from_iterable(edges)), "an edge's node")
+    _check_range(node_count, supported, "supported node")
     successors: list[list[int]] = [[] for _ in range(node_count)]
     predecessors: list[list[int]] = [[] for _ in range(node_count)]
     for producer, consumer in edges:
@@ -99,11 +99,11 @@ def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collecti
     return _Graph(successors, predecessors, is_supported, order, spine[::-1])
 
 
-def _check_range(node_count: int, nodes: Collection[int] | Iterable[int], what: str) -> None:
-    distinct = set(nodes)
-    for node in (min(distinct, default=0), max(distinct, default=0)):
-        if distinct and not 0 <= node < node_count:
-            raise ValueError(f"{what} node {node} is out of range: there are {node_count} nodes")
+def _check_range(node_count: int, nodes: Collection[int], what: str) -> None:
+    if nodes:
+        for node in (min(nodes), max(nodes)):
+            if not 0 <= node < node_count:
+                raise ValueError(f"{what} {node} is out of range: nodes go from 0 to {node_count - 1}")
 
 
 class _Contraction:
@@ -129,9 +129,11 @@ class _Contraction:
 
     def grow(self) -> list[list[int]]:
         """Visit every node and return the clusters."""
-        vertex, place = self.vertex_of.__getitem__, self.position.__getitem__
+        vertex, place, last = self.vertex_of.__getitem__, self.position.__getitem__, self.last_before.__getitem__
         for rank, node in enumerate(self.graph.order):
             sources = set(map(vertex, self.graph.predecessors[node]))
+            if sources:
+                self.last_before[node] = max(last(node), max(map(last, sources)))
             if not self.graph.is_supported[node]:
                 self.position[node] = _digits(rank)
                 self._connect(sources, node)
@@ -139,18 +141,19 @@ class _Contraction:
             home = max(sources, key=place, default=node)
             if home in self.members:
                 self._join(node, home)
+                if len(sources) == 1:
+                    continue
                 known = self.before[home]
                 sources = {source for source in sources if source != home and source not in known}
             else:
                 home = node
                 self.position[node] = _digits(rank)
                 self.members[node], self.after[node], self.before[node] = [node], set(), set()
-            if sources:
-                self.before[home] |= sources
-                for source in self._connect(sources, home):
-                    room = self._room_for_merging(source, home)
-                    if room is not None:
-                        home = self._merge(source, home, room)
+            self.before[home] |= sources
+            for source in self._connect(sources, home):
+                room = self._room_for_merging(source, home)
+                if room is not None:
+                    home = self._merge(source, home, room)
         return list(self.members.values())
 
     def _join(self, node: int, home: int) -> None:
@@ -162,16 +165,14 @@ class _Contraction:
             self._lower_first_after(home, self.first_after[node])
 
     def _connect(self, sources: set[int], target: int) -> list[int]:
-        """Make the edges known to the sources, and return those of the sources that are clusters."""
-        clusters = [source for source in sources if source in self.members]
-        for source in clusters:
-            self.after[source].add(target)
-        last = max(map(self.last_before.__getitem__, sources), default=-1)
-        if last > self.last_before[target]:
-            self._raise_last_before(target, last)
+        """Let the sources know of their edges to the target, and return those sources that are clusters."""
         first = self.first_after[target]
+        clusters = []
         for source in sources:
-            if first < self.first_after[source]:
+            if source in self.members:
+                self.after[source].add(target)
+                clusters.append(source)
+            if self.first_after[source] > first:
                 self._lower_first_after(source, first)
         return clusters
 
@@ -212,10 +213,13 @@ class _Contraction:
             self.last_before[second], self.first_after[second] - 1
         ):
             return None
+        ahead, behind = self.after[first], self.before[second]
+        if not ahead.isdisjoint(behind):
+            return None
         position = self.position
         low, high = position[first], position[second]
-        forward = _Search(first, low, 0, self._all_after, self.before[second])
-        backward = _Search(second, high, -1, self._all_before, self.after[first])
+        forward = _Search(first, low, 0, self._all_after, behind)
+        backward = _Search(second, high, -1, self._all_before, ahead)
         while forward.waiting and backward.waiting and forward.waiting[0] < backward.waiting[-1]:
             search, other = (forward, backward) if forward.effort <= backward.effort else (backward, forward)
             if not search.near.isdisjoint(search.goal):
@@ -248,7 +252,7 @@ class _Contraction:
             self._lower_first_after(second, self.first_after[first])
         self.after[first].discard(second)
         self.before[second].discard(first)
-        kept, gone = sorted((first, second), key=self._size, reverse=True)
+        kept, gone = (first, second) if self._size(first) >= self._size(second) else (second, first)
         for target in self.after[gone]:
             if target in self.members:
                 self.before[target].discard(gone)
@@ -271,6 +275,8 @@ class _Contraction:
 
 class _Search:
     """One end of a two-ended search: what can be reached from the start, explored in the order of positions."""
+
+    __slots__ = ("effort", "end", "explored", "goal", "look_from", "near", "seen", "waiting")
 
     def __init__(self, start: int, place: bytes, end: int, look_from: Callable[[int], set[int]], goal: set[int]):
         self.waiting = [(place, start)]  # sorted

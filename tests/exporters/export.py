@@ -13,6 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -52,6 +53,20 @@ def through_torch(architecture: Architecture, route: Route) -> Made:
 
 
 def _by_dynamo(model: nn.Module, architecture: Architecture, inputs: Inputs, opset: int) -> onnx.ModelProto:
+    """Where torch.export finds that an axis cannot be dynamic, once more with those axes left to it."""
+    named = {name: dict(architecture.dynamic.get(name, {})) for name in inputs}
+    try:
+        return _by_dynamo_with(named, model, architecture, inputs, opset)
+    except torch.onnx.errors.OnnxExporterError as error:
+        if "inferred a static shape" not in str(_origin(error)):
+            raise
+    automatic = {name: dict.fromkeys(axes, torch.export.Dim.AUTO) for name, axes in named.items()}
+    return _by_dynamo_with(automatic, model, architecture, inputs, opset)
+
+
+def _by_dynamo_with(
+    dynamic_shapes: dict[str, Any], model: nn.Module, architecture: Architecture, inputs: Inputs, opset: int
+) -> onnx.ModelProto:
     program = torch.onnx.export(
         model,
         kwargs=inputs,
@@ -59,7 +74,7 @@ def _by_dynamo(model: nn.Module, architecture: Architecture, inputs: Inputs, ops
         opset_version=opset,
         input_names=list(inputs),
         output_names=list(architecture.outputs),
-        dynamic_shapes={name: dict(architecture.dynamic.get(name, {})) for name in inputs},
+        dynamic_shapes=dynamic_shapes,
         verbose=False,
     )
     assert program is not None
@@ -85,7 +100,7 @@ def _torch_outputs(model: nn.Module, architecture: Architecture, inputs: Inputs)
     with torch.no_grad():
         outputs = model(**{name: tensor.clone() for name, tensor in inputs.items()})
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return {name: tensor.numpy() for name, tensor in zip(architecture.outputs, outputs, strict=True)}
+    return {name: tensor.detach().numpy() for name, tensor in zip(architecture.outputs, outputs, strict=True)}
 
 
 def _arrays(inputs: Inputs) -> Arrays:
@@ -104,18 +119,22 @@ def keep(graph: CachedGraph, make: Callable[[], Made]) -> Export:
             proto, cases = make()
         model = proto.SerializeToString()
         taken, difference = _on_cpu(model, cases)
+        sizes = (len(taken), len(cases))
     except Exception as error:  # an exporter fails in as many ways as there are models
         export = Export(problem=_reason(error))
         graph.write(export)
         return export
     opset = next(each.version for each in proto.opset_import if each.domain in ("", "ai.onnx"))
-    export = Export(len(proto.graph.node), opset, (len(taken), len(cases)), difference)
-    graph.write(export, model, taken)
+    export = Export(len(proto.graph.node), opset, sizes, difference)
+    graph.write(export, model, taken or cases)
     return export
 
 
 def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float | None]:
-    """The cases that the graph takes, and the largest difference to the framework's outputs."""
+    """The cases that the graph takes, and the largest difference to the framework's outputs.
+
+    Inputs that the exporter has dropped from the graph are dropped from the cases.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -124,14 +143,13 @@ def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float | No
     taken: list[Case] = []
     differences: list[float] = []
     for case in cases:
-        inputs = {name: array for name, array in case.inputs.items() if name in needed}
+        for name in case.inputs.keys() - needed:
+            del case.inputs[name]
         try:
-            outputs = dict(zip(names, session.run(None, inputs), strict=True))
-        except Exception:
-            if not taken and case is cases[-1]:
-                raise
+            outputs = dict(zip(names, session.run(None, case.inputs), strict=True))
+        except Exception:  # an exporter may have fixed a size, and an execution provider may lack a form
             continue
-        taken.append(Case(inputs, case.outputs))
+        taken.append(case)
         differences += [_difference(outputs[name], wanted) for name, wanted in case.outputs.items()]
     return taken, max(differences, default=None)
 
@@ -145,10 +163,15 @@ def _difference(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(apart) / (float(np.abs(wanted.astype(np.float64)).max()) or 1.0)
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of the error that started it all."""
+def _origin(error: BaseException) -> BaseException:
+    """The error that started it all."""
     while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    error = _origin(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
@@ -173,6 +196,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
+    torch._C._jit_set_onnx_log_enabled(False)
 
     for graph, make in exports(arguments.names):
         if arguments.again or graph.export() is None:

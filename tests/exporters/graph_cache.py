@@ -38,7 +38,8 @@ class Export:
 
     Attributes:
         nodes, opset: of the graph; 0 where there is none.
-        sizes: how many sizes of input the graph takes on the CPU execution provider, of how many there are.
+        sizes: how many sizes of input the graph takes on the CPU execution provider, of how many there are. The cases
+            that it takes are kept; all of them where it takes none.
         difference: that provider's largest difference to the framework; None where no framework ran.
         problem: why there is no graph.
     """

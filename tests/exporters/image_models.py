@@ -68,7 +68,8 @@ class DenseInception(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.shrink(self.respond(torch.relu(self.stem(images))))
-        x = functional.channel_shuffle(x, 4)
+        batch, channels, height, width = x.shape
+        x = x.view(batch, 4, channels // 4, height, width).transpose(1, 2).reshape(batch, channels, height, width)
         wide = functional.pad(self.pools[3](torch.relu(x)), (1, 1, 1, 1))
         x = torch.cat([*(pool(x) for pool in self.pools[:3]), wide, self.grouped(x), self.tall(x)], 1)
         return functional.log_softmax(self.head(x.mean([2, 3])), dim=1)
@@ -213,7 +214,7 @@ class ShiftedWindows(nn.Module):
         self.biases = nn.Parameter(torch.randn((2 * size - 1) ** 2, heads))
         cells = torch.stack(torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")).flatten(1)
         relative = (cells[:, :, None] - cells[:, None, :]).permute(1, 2, 0) + size - 1
-        self.register_buffer("index", relative[..., 0] * (2 * size - 1) + relative[..., 1])
+        self.register_buffer("relative_index", relative[..., 0] * (2 * size - 1) + relative[..., 1])
         regions = torch.zeros(1, grid, grid, 1)
         parts = (slice(0, -size), slice(-size, -size // 2), slice(-size // 2, None))
         for number, (row, column) in enumerate((row, column) for row in parts for column in parts):
@@ -227,7 +228,7 @@ class ShiftedWindows(nn.Module):
         windows, length, width = x.shape
         packed = self.pack[block](x).reshape(windows, length, 3, self.heads, width // self.heads)
         query, key, value = packed.permute(2, 0, 3, 1, 4)
-        bias = self.biases[self.index.view(-1)].view(length, length, -1).permute(2, 0, 1).contiguous()
+        bias = self.biases[self.relative_index.view(-1)].view(length, length, -1).permute(2, 0, 1).contiguous()
         scores = (query * (width // self.heads) ** -0.5) @ key.transpose(-2, -1) + bias.unsqueeze(0)
         if block:
             count = self.mask.shape[0]
@@ -335,8 +336,8 @@ class Flow(nn.Module):
         likely = volume.view(batch, height, width, height * width).amax(-1, keepdim=False).unsqueeze(1)
         pair = torch.cat([left + likely, right], dim=1)
         motion = torch.tanh(self.estimate(pair))
-        columns = torch.linspace(-1, 1, width).view(1, 1, width).expand(batch, height, width)
-        rows = torch.linspace(-1, 1, height).view(1, height, 1).expand(batch, height, width)
+        columns = (2 * torch.arange(width) / (width - 1) - 1).view(1, 1, width).expand(batch, height, width)
+        rows = (2 * torch.arange(height) / (height - 1) - 1).view(1, height, 1).expand(batch, height, width)
         grid = torch.stack([columns, rows], dim=-1) + motion.permute(0, 2, 3, 1) * 0.2
         warped = functional.grid_sample(right, grid, mode="bilinear", padding_mode="border", align_corners=True)
         weights = self.weigh(pair).view(batch, 1, 9, 2, 2, height, width).softmax(dim=2)
@@ -441,7 +442,7 @@ class TextRecognizer(nn.Module):
             nn.MaxPool2d(2),
             convolution(16, 24),
             nn.MaxPool2d((2, 1)),
-            nn.AdaptiveAvgPool2d((1, None)),
+            nn.AvgPool2d((4, 1)),
         )
         self.lstm, self.head = nn.LSTM(24, 16, bidirectional=True), nn.Linear(32, 20)
 

@@ -107,7 +107,7 @@ class GraphNetwork(nn.Module):
         scale = degree.clamp(min=1).pow(-0.5)
         sent, received = x.index_select(0, source), x.index_select(0, target)
         score = functional.leaky_relu(self.score(torch.cat([sent, received], -1)), 0.2).exp()
-        total = torch.zeros(x.size(0), 1).index_add(0, target, score)
+        total = torch.zeros(x.size(0), 1).scatter_add(0, target.unsqueeze(-1), score)
         message = sent * score / (total[target] + 1e-8) * (scale[source] * scale[target]).unsqueeze(-1)
         gathered = torch.zeros_like(x).scatter_add(0, target.unsqueeze(-1).expand(-1, 16), message)
         return self.out(functional.elu(x + gathered)).log_softmax(-1)

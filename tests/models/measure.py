@@ -10,6 +10,7 @@ from zoo import RealModel
 
 from opgraft.comparison import difference
 from opgraft.host import EP_NAME
+from opgraft.report import Coverage
 from opgraft.sessions import OpenedSession, open_cpu_session, open_session
 
 
@@ -19,6 +20,7 @@ class Measurement:
     the CPU's; median seconds of a run at the first size."""
 
     model: str
+    coverage: Coverage
     nodes_on_ep: int
     nodes: int
     subgraphs: int
@@ -56,6 +58,7 @@ def measure(model: RealModel, *, inputs: int = 3, timed_runs: int = 5) -> Measur
     on_ep, subgraphs, nodes = assignment(opened)
     return Measurement(
         model.name,
+        opened.coverage,
         on_ep,
         nodes,
         subgraphs,

@@ -291,6 +291,7 @@ def parsed(text: str) -> onnx.ModelProto:
 
 
 ADD = op("Add")(lambda A, B: A + B)
+NEG = op("Neg")(lambda X: -X)
 RELU = op("Relu")(lambda X: mx.maximum(X, 0))
 IF = op("If")(lambda cond, *, then_branch, else_branch: then_branch())
 
@@ -413,3 +414,25 @@ def test_verification_takes_well_under_a_millisecond_a_node() -> None:
         return time.perf_counter() - start
 
     assert min(seconds() for _ in range(3)) / len(nodes) < 300e-6
+
+
+class TestValuesThatOnlyBodiesRead:
+    """ONNX Runtime before 1.27 gives a fused node no value that only the bodies of its nodes read."""
+
+    TEXT = """g (bool cond, float[2] x, float[2] w) => (float[2] y) {
+        a = Neg(x)
+        y = If (cond) < then_branch = t () => (float[2] r) { r = Add(a, w) }, else_branch = e () => (float[2] a) { } >
+    }"""
+
+    def test_are_declined_where_they_cannot_be_had(self) -> None:
+        found = decided(self.TEXT, IF, ADD, NEG, feeds_bodies=False)
+        assert [each.claimed for each in found.decisions] == [True, False]
+        assert "only its bodies read 'w'" in str(found.declined[0][1][0])
+        assert found.clusters == ((0,),)
+
+    def test_are_no_obstacle_where_another_node_of_the_cluster_reads_them(self) -> None:
+        text = self.TEXT.replace("a = Neg(x)", "a = Add(x, w)")
+        assert decided(text, IF, ADD, feeds_bodies=False).clusters == ((0, 1),)
+
+    def test_are_no_obstacle_elsewhere(self) -> None:
+        assert decided(self.TEXT, IF, ADD, NEG).clusters == ((0, 1),)

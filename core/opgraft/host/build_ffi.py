@@ -50,6 +50,7 @@ typedef struct { const char *name; int32_t type; size_t size; int64_t integer; f
 """
 
 SUPPORT_FUNCTIONS = """
+uint32_t api_version(void);
 const char *ort_version(const OrtApiBase *base);
 bool attach(const OrtApiBase *base, uint32_t api_version);
 bool shut_down(int milliseconds);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program
@@ -16,6 +16,9 @@ from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.status import OK, callback, check
 from opgraft.plan import build_plan
 from opgraft.registry import load_registry
+
+_FEEDS_BODIES_SINCE: Final = 27
+"""Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
 
 
 class ExecutionProvider:
@@ -46,7 +49,12 @@ class ExecutionProvider:
         with read_graph(ort_graph) as live:
             candidates = frozenset(range(len(live.pointers))) - live.assigned
             decisions = decide(
-                live.graph, self.registry, device=self.device, verify=self.options.verify, candidates=candidates
+                live.graph,
+                self.registry,
+                device=self.device,
+                verify=self.options.verify,
+                candidates=candidates,
+                feeds_bodies=lib.api_version() >= _FEEDS_BODIES_SINCE,
             )
             options = ffi.gc(lib.new_OrtNodeFusionOptions(), lib.free)
             options.drop_constant_initializers = True

@@ -80,6 +80,8 @@ static bool shut_down(int milliseconds) {
     return atomic_load(&running) == 0;
 }
 
+static uint32_t api_version(void) { return api_version_in_use; }
+
 static const char *ort_version(const OrtApiBase *base) { return base->GetVersionString(); }
 
 static bool attach(const OrtApiBase *base, uint32_t api_version) {
