@@ -129,17 +129,19 @@ class _Contraction:
 
     def grow(self) -> list[list[int]]:
         """Visit every node and return the clusters."""
-        vertex, place, last = self.vertex_of.__getitem__, self.position.__getitem__, self.last_before.__getitem__
+        predecessors, is_supported = self.graph.predecessors, self.graph.is_supported
+        members, last_before = self.members, self.last_before
+        vertex, place, last = self.vertex_of.__getitem__, self.position.__getitem__, last_before.__getitem__
         for rank, node in enumerate(self.graph.order):
-            sources = set(map(vertex, self.graph.predecessors[node]))
+            sources = set(map(vertex, predecessors[node]))
             if sources:
-                self.last_before[node] = max(last(node), max(map(last, sources)))
-            if not self.graph.is_supported[node]:
+                last_before[node] = max(last_before[node], max(map(last, sources)))
+            if not is_supported[node]:
                 self.position[node] = _digits(rank)
                 self._connect(sources, node)
                 continue
             home = max(sources, key=place, default=node)
-            if home in self.members:
+            if home in members:
                 self._join(node, home)
                 if len(sources) == 1:
                     continue
@@ -148,13 +150,13 @@ class _Contraction:
             else:
                 home = node
                 self.position[node] = _digits(rank)
-                self.members[node], self.after[node], self.before[node] = [node], set(), set()
+                members[node], self.after[node], self.before[node] = [node], set(), set()
             self.before[home] |= sources
             for source in self._connect(sources, home):
                 room = self._room_for_merging(source, home)
                 if room is not None:
                     home = self._merge(source, home, room)
-        return list(self.members.values())
+        return list(members.values())
 
     def _join(self, node: int, home: int) -> None:
         self.vertex_of[node] = home
@@ -166,13 +168,14 @@ class _Contraction:
 
     def _connect(self, sources: set[int], target: int) -> list[int]:
         """Let the sources know of their edges to the target, and return those sources that are clusters."""
-        first = self.first_after[target]
+        members, after, first_after = self.members, self.after, self.first_after
+        first = first_after[target]
         clusters = []
         for source in sources:
-            if source in self.members:
-                self.after[source].add(target)
+            if source in members:
+                after[source].add(target)
                 clusters.append(source)
-            if self.first_after[source] > first:
+            if first_after[source] > first:
                 self._lower_first_after(source, first)
         return clusters
 

@@ -25,6 +25,7 @@ class Architecture:
         dynamic: the dynamic axes of each input, with the name of the dimension.
         outputs: names of the outputs.
         exporters: which of torch.onnx.export's two take it: "dynamo", "torchscript".
+        half: whether weights and inputs are float16.
     """
 
     name: str
@@ -34,18 +35,24 @@ class Architecture:
     dynamic: Mapping[str, Mapping[int, str]]
     outputs: Sequence[str]
     exporters: Sequence[str] = BOTH
+    half: bool = False
 
     def model(self) -> nn.Module:
         """The model, ready for inference, always with the same weights."""
         torch.manual_seed(7)
         model = self.make().eval()
         spread_weights(model)
-        return model
+        return model.half() if self.half else model
 
     def cases(self) -> list[Inputs]:
-        """Example inputs at every size."""
+        """Example inputs at every size, and others at each of them again."""
         torch.manual_seed(11)
-        return [self.inputs(*size) for size in self.sizes]
+        cases = [self.inputs(*size) for _ in range(2) for size in self.sizes]
+        if not self.half:
+            return cases
+        return [
+            {key: each.half() if each.is_floating_point() else each for key, each in case.items()} for case in cases
+        ]
 
 
 def spread_weights(model: nn.Module) -> None:

@@ -495,7 +495,7 @@ def paddle_encoder() -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class WrittenGraph:
-    """A graph, the converter it imitates, and its inputs at every size."""
+    """A graph, the converter it imitates, and its inputs at every size, twice."""
 
     name: str
     route: str
@@ -505,7 +505,7 @@ class WrittenGraph:
 
     def cases(self) -> list[Arrays]:
         generator = np.random.default_rng(3)
-        return [self.inputs(generator, *size) for size in self.sizes]
+        return [self.inputs(generator, *size) for _ in range(2) for size in self.sizes]
 
 
 def _pictures(name: str, last: bool, scale: float = 1.0) -> Callable[..., Arrays]:
