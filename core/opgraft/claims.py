@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from opgraft.engine import problem_with
 from opgraft.graph import Graph, Node
 from opgraft.graph.element_types import ANY
 from opgraft.partition import partition
-from opgraft.registry import Candidate, Reason, Registry
+from opgraft.registry import Candidate, Claimer, Reason
 
 DEVICE_TYPES = {"cpu": ANY, "gpu": ANY - {"float64"}}
 """The element types that MLX computes with, by device."""
@@ -47,10 +46,9 @@ class Decisions:
 
 def decide(
     graph: Graph,
-    registry: Registry,
+    registry: Claimer,
     *,
     device: str,
-    verify: bool = True,
     candidates: Collection[int] | None = None,
     feeds_bodies: bool = True,
 ) -> Decisions:
@@ -58,15 +56,14 @@ def decide(
 
     Args:
         graph: the outermost graph; bodies are decided with the node that owns them.
-        registry: the handlers to ask.
+        registry: what is asked of each node; `VerifiedRegistry` tries each claim before it counts.
         device: "cpu" or "gpu".
-        verify: try each claim on stand-in inputs before it counts.
         candidates: the indices of the nodes to consider. Default: all of them.
         feeds_bodies: False where the caller cannot bring a cluster values that only the bodies of its nodes read.
     """
     considered = range(len(graph.nodes)) if candidates is None else frozenset(candidates)
     decisions = [
-        decide_node(node, registry, device=device, verify=verify) if index in considered else Decision(node, None)
+        decide_node(node, registry, device) if index in considered else Decision(node, None)
         for index, node in enumerate(graph.nodes)
     ]
     edges = edges_of(graph.nodes)
@@ -95,24 +92,19 @@ def _unfed(graph: Graph, cluster: Sequence[int]) -> Iterator[tuple[int, str]]:
                 break
 
 
-def decide_node(node: Node, registry: Registry, *, device: str, verify: bool = True, in_body: bool = False) -> Decision:
+def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
     """Decide one node, and with it every node of its bodies: all of them must be claimable."""
     unsupported = next(_unsupported_types(node, device), None)
     if unsupported is not None:
         return Decision(node, None, (Reason(None, unsupported),))
     claim = registry.claim(node)
-    if claim.candidate is None:
-        return Decision(node, None, claim.reasons)
-    for name, body in node.bodies.items():
+    for name, body in node.bodies.items() if claim.candidate else ():
         for inner in body.nodes:
-            decision = decide_node(inner, registry, device=device, verify=verify, in_body=True)
+            decision = decide_node(inner, registry, device)
             if not decision.claimed:
                 where = f"in {name}, node {inner.label!r} ({inner.operator}): "
                 return Decision(node, None, tuple(Reason(each.pack, where + each.text) for each in decision.reasons))
-    problem = problem_with(node, claim.candidate, device, may_not_run=in_body) if verify else None
-    if problem is not None:
-        return Decision(node, None, (Reason(claim.candidate.pack, problem),))
-    return Decision(node, claim.candidate)
+    return Decision(node, claim.candidate, () if claim.candidate else claim.reasons)
 
 
 def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:

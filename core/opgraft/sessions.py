@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from opgraft.claims import Decisions, decide
+from opgraft.engine import VerifiedRegistry
 from opgraft.errors import ModelError, OptionError
 from opgraft.graph import Array, Graph
 from opgraft.graph.element_types import STORAGE
@@ -108,7 +109,8 @@ def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) 
         proto = model
     options = parse_options(provider_options)
     device = default_device() if options.device == "auto" else options.device
-    decisions = decide(graph_of_model(proto, folder), load_registry(options.registry), device=device)
+    registry = VerifiedRegistry(load_registry(options.registry), device)
+    decisions = decide(graph_of_model(proto, folder), registry, device=device)
     return coverage_of([decisions], model=model_name(model), source="file", note=note)
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from opgraft.claims import Decisions, decide
-from opgraft.engine import Program
+from opgraft.engine import Program, VerifiedRegistry
 from opgraft.errors import ContractError, ModelError
 from opgraft.graph import ONNX_DOMAIN, Array, Graph
 from opgraft.graph.element_types import ONNX_OF_NAME
@@ -93,7 +93,7 @@ def with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def decisions_for(model: onnx.ModelProto, registry: Registry | None = None, device: str = "cpu") -> Decisions:
     """What opgraft decides about each node of a model, every claim verified."""
-    return decide(graph_of_model(model), registry or load_registry(), device=device)
+    return decide(graph_of_model(model), VerifiedRegistry(registry or load_registry(), device), device=device)
 
 
 def run_model(

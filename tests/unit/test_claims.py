@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from opgraft.claims import Decision, Decisions, decide, decide_node, edges_of
-from opgraft.engine import problem_with
+from opgraft.engine import VerifiedRegistry, problem_with
 from opgraft.errors import Decline
 from opgraft.graph import Graph, Initializer, Node, Value
 from opgraft.graph.onnx_source import graph_of_model
@@ -43,7 +43,8 @@ def value(name: str, shape: Any = (2, 3), dtype: str | None = "float32") -> Valu
 
 
 def decision(function: Callable[..., Any], of: Node, *, verify: bool = True, device: str = "cpu") -> Decision:
-    return decide_node(of, registry_of(op("Op")(function)), device=device, verify=verify)
+    registry = registry_of(op("Op")(function))
+    return decide_node(of, VerifiedRegistry(registry, device) if verify else registry, device)
 
 
 def reason(function: Callable[..., Any], of: Node, device: str = "cpu") -> str:
@@ -109,6 +110,8 @@ class TestVerification:
             ImportError("i"),
             KeyError("k"),
             NotImplementedError("not yet"),
+            RuntimeError("oops"),
+            AssertionError("never"),
             Decline("second thoughts"),
         ],
         ids=lambda error: type(error).__name__,
@@ -117,14 +120,14 @@ class TestVerification:
         text = f"its translation failed on stand-in inputs: {type(error).__name__}: {error} [pack]"
         assert reason(lambda X: raise_(error), of) == text
 
-    @pytest.mark.parametrize("error", [ValueError, IndexError, RuntimeError, ZeroDivisionError, AssertionError])
+    @pytest.mark.parametrize("error", [ValueError, IndexError, ZeroDivisionError])
     def test_errors_that_sizes_may_explain(self, error: type[Exception]) -> None:
         assert error.__name__ in reason(lambda X: raise_(error("sizes")), PLAIN)
         assert decision(lambda X: raise_(error("sizes")), DYNAMIC).claimed
 
     def test_the_handlers_own_reason_comes_first(self) -> None:
         handler = op("Op", dtypes={"int8"})(lambda X: raise_(TypeError("not reached")))
-        found = decide_node(PLAIN, registry_of(handler), device="cpu")
+        found = decide_node(PLAIN, VerifiedRegistry(registry_of(handler), "cpu"), "cpu")
         assert [str(each) for each in found.reasons] == ["element type float32 of input X is not supported [pack]"]
 
     def test_can_be_left_out(self) -> None:
@@ -146,8 +149,17 @@ class TestVerification:
             def translate(self, ctx: Context, node: Node) -> Any:
                 return ctx.inputs[0]
 
-        found = decide_node(PLAIN, registry_of(ByHand()), device="cpu")
+        found = decide_node(PLAIN, VerifiedRegistry(registry_of(ByHand()), "cpu"), "cpu")
         assert "the translator gave an array of mlx.core.float32, and not a tuple" in str(found.reasons[0])
+
+    def test_what_fails_goes_on_to_the_next_handler(self) -> None:
+        broken = op("Op")(lambda X: raise_(RuntimeError("oops")))
+        right = op("Op")(lambda X: X + 0)
+        registry = VerifiedRegistry(registry_of(broken, right), "cpu")
+        found = decide_node(PLAIN, registry, "cpu")
+        assert found.candidate is not None
+        assert found.candidate.handler is right
+        assert registry.claim(PLAIN).candidate is found.candidate
 
     def test_does_not_leave_anything_in_the_handlers_cache(self) -> None:
         caches: list[Any] = []
@@ -297,7 +309,8 @@ IF = op("If")(lambda cond, *, then_branch, else_branch: then_branch())
 
 
 def decided(text: str, *handlers: Any, **options: Any) -> Decisions:
-    return decide(graph_of_model(parsed(text)), registry_of(*handlers), device="cpu", **options)
+    registry = VerifiedRegistry(registry_of(*handlers), "cpu")
+    return decide(graph_of_model(parsed(text)), registry, device="cpu", **options)
 
 
 class TestBodies:

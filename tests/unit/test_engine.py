@@ -685,7 +685,7 @@ class TestErrors:
             found.run([self.X])
         assert str(caught.value) == (
             "node 'the node' (own::Bad, version 1) failed in pack 'own': KeyError: 'gone'. Its inputs: float32[2, 2]. "
-            "To leave this operator to the CPU, put into registry.yaml:  "
+            "If they are as they should be, turn this handler off in registry.yaml:  "
             'ops: {"own::Bad": {deny: ["own"]}}'
         )
         assert isinstance(caught.value.__cause__, KeyError)

@@ -171,31 +171,31 @@ class TestRules:
     @pytest.mark.parametrize(
         ("policy", "order"),
         [
-            ("", ["builtin", "fast", "odd"]),
-            ("disable: [fast]", ["builtin", "odd"]),
-            ("ops: {Op: {prefer: [odd]}}", ["odd", "builtin", "fast"]),
+            ("", ["fast", "odd", "builtin"]),
+            ("disable: [fast]", ["odd", "builtin"]),
+            ("ops: {Op: {prefer: [odd]}}", ["odd", "fast", "builtin"]),
             ("ops: {Op: {prefer: [odd, fast]}}", ["odd", "fast", "builtin"]),
             ("ops: {Op: {allow: [fast]}}", ["fast"]),
-            ("ops: {Op: {allow: ['*']}}", ["builtin", "fast", "odd"]),
+            ("ops: {Op: {allow: ['*']}}", ["fast", "odd", "builtin"]),
             ("ops: {Op: {allow: []}}", []),
-            ("ops: {Op: {deny: [fast]}}", ["builtin", "odd"]),
+            ("ops: {Op: {deny: [fast]}}", ["odd", "builtin"]),
             ("ops: {Op: {deny: ['*']}}", []),
             ("ops: {Op: {allow: [fast, odd], deny: [odd]}}", ["fast"]),
-            ("ops: {Op: {prefer: [odd], deny: [odd]}}", ["builtin", "fast"]),
-            ("ops: {'ai.onnx::Op': {deny: [fast]}}", ["builtin", "odd"]),
-            ("ops: {'O*': {deny: [fast]}}", ["builtin", "odd"]),
-            ("ops: {'*::Op': {deny: [fast]}}", ["builtin", "odd"]),
-            ("ops: {'other.domain::Op': {deny: [fast]}}", ["builtin", "fast", "odd"]),
+            ("ops: {Op: {prefer: [odd], deny: [odd]}}", ["fast", "builtin"]),
+            ("ops: {'ai.onnx::Op': {deny: [fast]}}", ["odd", "builtin"]),
+            ("ops: {'O*': {deny: [fast]}}", ["odd", "builtin"]),
+            ("ops: {'*::Op': {deny: [fast]}}", ["odd", "builtin"]),
+            ("ops: {'other.domain::Op': {deny: [fast]}}", ["fast", "odd", "builtin"]),
             ("ops: {'O*': {deny: [fast]}, Op: {deny: [odd]}}", ["builtin"]),
             ("ops: {'O*': {prefer: [fast]}, Op: {prefer: [odd]}}", ["odd", "fast", "builtin"]),
-            ("disable: [odd]\nops: {Op: {prefer: [odd]}}", ["builtin", "fast"]),
+            ("disable: [odd]\nops: {Op: {prefer: [odd]}}", ["fast", "builtin"]),
         ],
     )
     def test_order_of_the_packs_of_an_operator(self, policy: str, order: list[str]) -> None:
         assert self.order(policy) == order
 
     def test_a_rule_leaves_other_operators_alone(self) -> None:
-        assert self.order("ops: {Op: {deny: ['*']}}", "ai.onnx::Other") == ["builtin", "fast", "odd"]
+        assert self.order("ops: {Op: {deny: ['*']}}", "ai.onnx::Other") == ["fast", "odd", "builtin"]
 
     def test_held_back_operators_say_so(self) -> None:
         registry = registry_of("ops: {Op: {deny: ['*']}}", a=identity(), b=identity())
@@ -627,7 +627,7 @@ class TestRegistryFile:
         path = tmp_path / "registry.yaml"
         path.write_text(text, encoding="utf-8")
         policy = load_policy(path)
-        assert (policy.packs, policy.disabled, policy.rules) == ((), (), ())
+        assert (policy.packs, policy.disabled, policy.rules) == (("builtin",), (), ())
 
     def test_what_a_file_says(self) -> None:
         text = "packs: [a, b]\ndisable: [c]\nops:\n  Op: {prefer: [b], deny: [c]}\n  other::*: {allow: [a]}\n"

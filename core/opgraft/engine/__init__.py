@@ -1,6 +1,6 @@
 """The engine: binds a plan to its handlers and runs it on MLX."""
 
 from opgraft.engine.program import ConstantStore, Program
-from opgraft.engine.verify import problem_with
+from opgraft.engine.verify import VerifiedRegistry, problem_with
 
-__all__ = ["ConstantStore", "Program", "problem_with"]
+__all__ = ["ConstantStore", "Program", "VerifiedRegistry", "problem_with"]

@@ -19,7 +19,7 @@ from opgraft.ops.arrays import device_from_storage, element_type, to_device, to_
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
 from opgraft.plan import ABSENT, Plan, Step
-from opgraft.registry import Candidate, Registry
+from opgraft.registry import Candidate, Claimer
 
 SMALL = 1024
 """Arithmetic that began on the host goes on there with up to this many elements; constants no larger are kept there."""
@@ -145,7 +145,7 @@ class Program:
     def __init__(
         self,
         plan: Plan,
-        registry: Registry,
+        registry: Claimer,
         device: str | None = None,
         constants: ConstantStore | None = None,
         *,
@@ -352,8 +352,8 @@ class Program:
         shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
         return TranslationError(
             f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack "
-            f"{bound.candidate.pack!r}: {type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. To leave this "
-            f"operator to the CPU, put into registry.yaml:  "
+            f"{bound.candidate.pack!r}: {type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. If they "
+            f"are as they should be, turn this handler off in registry.yaml:  "
             f'ops: {{"{node.operator}": {{deny: ["{bound.candidate.pack}"]}}}}'
         )
 
@@ -385,7 +385,7 @@ class _Body:
         return tuple(frame.anywhere(slot) for slot in plan.outputs)
 
 
-def _candidate(registry: Registry, step: Step) -> Candidate:
+def _candidate(registry: Claimer, step: Step) -> Candidate:
     claim = registry.claim(step.node)
     if claim.candidate is None:
         reasons = "; ".join(str(reason) for reason in claim.reasons)

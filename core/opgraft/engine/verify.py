@@ -12,28 +12,43 @@ from opgraft.graph import Node, Shape, Value
 from opgraft.ops.arrays import MLX_TYPE, element_type, host_from_storage
 from opgraft.ops.context import Context
 from opgraft.ops.handler import Place
-from opgraft.registry import Candidate
+from opgraft.registry import Candidate, Claim, Registry
 
-STAND_IN_SIZES = (4, 1)
+STAND_IN_SIZES = (4, 1, 16)
 """What an unknown dimension is taken to be, in turn, until one makes the translator happy."""
 
-_OF_SIZES = (ValueError, RuntimeError, IndexError, ArithmeticError, AssertionError)
-"""What a wrong choice of sizes may raise; anything else is a fault of the translator's, whatever the sizes."""
+_OF_SIZES = (ValueError, IndexError, ZeroDivisionError)
+"""What sizes that do not fit raise, in MLX and in translators; anything else is a fault, whatever the sizes."""
 
 
-def problem_with(node: Node, candidate: Candidate, device: str, *, may_not_run: bool = False) -> str | None:
+class VerifiedRegistry:
+    """A registry whose claims are tried before they count: what fails is asked of the next handler.
+
+    Args:
+        registry: the handlers to ask.
+        device: "cpu" or "gpu".
+    """
+
+    def __init__(self, registry: Registry, device: str) -> None:
+        self.registry = registry
+        self.device = device
+
+    def claim(self, node: Node) -> Claim:
+        """As `Registry.claim`, with each claim tried."""
+        return self.registry.claim(node, self._problem_with)
+
+    def _problem_with(self, node: Node, candidate: Candidate) -> str | None:
+        return problem_with(node, candidate, self.device)
+
+
+def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
     """What is wrong with a claim, or None where the translation fits or cannot be tried.
 
     MLX is lazy: the translator runs and builds its arrays, and nothing is computed. Where all sizes are known, element
     types and shapes must be what ORT inferred; with unknown sizes, element types and ranks. A node is not tried where
     it has bodies (their nodes are tried one by one), where an input has no known type or rank, or where it needs the
-    elements of an input that only a run will bring.
-
-    Args:
-        node: the node.
-        candidate: the handler that claims it.
-        device: "cpu" or "gpu".
-        may_not_run: True in a body, which may be kept from running just because sizes do not fit.
+    elements of an input that only a run will bring. Sizes that do not fit (a ValueError) are no problem where other
+    sizes may come, nor in a body, which may be kept from running for just that reason.
     """
     if node.bodies or not node.needed_outputs:
         return None
@@ -47,11 +62,7 @@ def problem_with(node: Node, candidate: Candidate, device: str, *, may_not_run: 
                 outputs = _translate(node, candidate, inputs, device)
                 return next(_mismatches(node, outputs, exact), None)
         except Exception as error:  # whatever a pack raises is its claim's problem
-            if (
-                (exact and not may_not_run)
-                or isinstance(error, NotImplementedError)
-                or not isinstance(error, _OF_SIZES)
-            ):
+            if not isinstance(error, _OF_SIZES) or (exact and node.graph.parent is None):
                 return f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
     return None  # no size fitted; a run's own sizes may
 

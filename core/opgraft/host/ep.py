@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
-from opgraft.engine import ConstantStore, Program
+from opgraft.engine import ConstantStore, Program, VerifiedRegistry
 from opgraft.graph import Graph
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
@@ -15,7 +15,7 @@ from opgraft.host.options import Options
 from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.status import OK, callback, check
 from opgraft.plan import build_plan
-from opgraft.registry import load_registry
+from opgraft.registry import Claimer, load_registry
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -30,7 +30,8 @@ class ExecutionProvider:
         self.options = options
         self.device = device
         self.logger = logger
-        self.registry = load_registry(options.registry)
+        registry = load_registry(options.registry)
+        self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
         self.pointer = lib.new_OrtEp()
         ExecutionProvider.live[self.pointer] = self
 
@@ -52,7 +53,6 @@ class ExecutionProvider:
                 live.graph,
                 self.registry,
                 device=self.device,
-                verify=self.options.verify,
                 candidates=candidates,
                 feeds_bodies=lib.api_version() >= _FEEDS_BODIES_SINCE,
             )

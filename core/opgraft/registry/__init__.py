@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from opgraft.registry.dispatch import Candidate, Claim, Reason, Registry
+from opgraft.registry.dispatch import Candidate, Claim, Claimer, Reason, Registry
 from opgraft.registry.packs import GROUP, OpPlugin, Pack, installed_packs, plugins_of
 from opgraft.registry.policy import OpRule, Policy, load_policy, parse_policy
 from opgraft.registry.shipped import shipped_registry_path
@@ -45,6 +45,7 @@ __all__ = [
     "GROUP",
     "Candidate",
     "Claim",
+    "Claimer",
     "OpPlugin",
     "OpRule",
     "Pack",

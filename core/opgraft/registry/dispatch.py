@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
@@ -73,6 +73,13 @@ class Claim:
     reasons: tuple[Reason, ...] = ()
 
 
+class Claimer(Protocol):
+    """Whoever can say which handler takes a node."""
+
+    def claim(self, node: Node) -> Claim:
+        """Who takes the node, or the reasons why nobody does."""
+
+
 class Registry:
     """The packs in use under one policy."""
 
@@ -107,17 +114,28 @@ class Registry:
             found = self._operators[operator] = self._build(operator)
         return found
 
-    def claim(self, node: Node) -> Claim:
-        """Ask the handlers of a node's operator, in order, until one takes it."""
+    def claim(self, node: Node, problem_with: Callable[[Node, Candidate], str | None] | None = None) -> Claim:
+        """Ask the handlers of a node's operator, in order, until one takes it.
+
+        Args:
+            node: the node.
+            problem_with: asked about each claim; a problem that it finds is a reason, and the next handler is asked.
+        """
         candidates = self.candidates(node.operator)
         reasons: list[Reason] = []
         for candidate in candidates:
             if not candidate.covers(node.since_version):
                 continue
+            texts: list[str]
             try:
                 if candidate.claim(node=node):
-                    return Claim(candidate)
-                texts = [text for text in candidate.decline_reason(node=node) if text] or ["declined without a reason"]
+                    problem = problem_with(node, candidate) if problem_with else None
+                    if problem is None:
+                        return Claim(candidate)
+                    texts = [problem]
+                else:
+                    texts = [text for text in candidate.decline_reason(node=node) if text]
+                    texts = texts or ["declined without a reason"]
             except Exception as error:  # a pack's fault must stay the pack's
                 texts = [f"its claim failed: {type(error).__name__}: {error}"]
             reasons += [Reason(candidate.pack, text) for text in texts]

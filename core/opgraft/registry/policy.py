@@ -16,6 +16,8 @@ from opgraft.registry.packs import full_operator
 
 SUPPORTED_VERSION = 1
 ANY_PACK = "*"
+DEFAULT_PACKS = ("builtin",)
+"""The order where a file gives none: what is not listed is asked before, and so before opgraft's own pack."""
 
 _MAPPING: Final = "tag:yaml.org,2002:map"
 _LIST: Final = "tag:yaml.org,2002:seq"
@@ -42,7 +44,7 @@ class Policy:
     """A registry file, read and checked."""
 
     source: str = "built in"
-    packs: tuple[str, ...] = ()
+    packs: tuple[str, ...] = DEFAULT_PACKS
     disabled: tuple[str, ...] = ()
     rules: tuple[tuple[str, OpRule], ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -112,7 +114,7 @@ def parse_policy(text: str, source: str) -> Policy:
     parts = reader.mapping(root, "the file", ("version", "packs", "disable", "ops"))
     if "version" in parts:
         reader.check_version(parts["version"])
-    packs = reader.pack_names(parts.get("packs"), "packs")
+    packs = reader.pack_names(parts.get("packs"), "packs") or DEFAULT_PACKS
     disabled = reader.pack_names(parts.get("disable"), "disable")
     return Policy(source, packs, disabled, tuple(reader.rules(parts.get("ops"))), reader.lines)
 
