@@ -28,7 +28,7 @@ def session_options(**provider_options: str) -> Any:
     """An `onnxruntime.SessionOptions` with this execution provider in place, and the CPU's behind it.
 
     Args:
-        provider_options: as in `device="cpu"`; `opgraft doctor` lists them.
+        provider_options: as in `device="cpu"`; the README lists them.
 
     Raises:
         InstallationError: onnxruntime is missing or too old, or MLX has no backend here.

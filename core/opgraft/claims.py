@@ -18,12 +18,14 @@ DEVICE_TYPES = {"cpu": ANY, "gpu": ANY - {"float64"}}
 class Decision:
     """What was decided about one node: the handler that takes it, or the reasons why none does.
 
-    Neither stands where the node was not to be decided: an execution provider has it already.
+    Neither stands where the node was not to be decided: an execution provider has it already. `inner` holds what was
+    decided about the nodes of its bodies, all of them where it is claimed.
     """
 
     node: Node
     candidate: Candidate | None
     reasons: tuple[Reason, ...] = ()
+    inner: tuple[Decision, ...] = ()
 
     @property
     def claimed(self) -> bool:
@@ -98,13 +100,17 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
     if unsupported is not None:
         return Decision(node, None, (Reason(None, unsupported),))
     claim = registry.claim(node)
-    for name, body in node.bodies.items() if claim.candidate else ():
-        for inner in body.nodes:
-            decision = decide_node(inner, registry, device)
+    if claim.candidate is None:
+        return Decision(node, None, claim.reasons)
+    inner: list[Decision] = []
+    for name, body in node.bodies.items():
+        for each in body.nodes:
+            decision = decide_node(each, registry, device)
             if not decision.claimed:
-                where = f"in {name}, node {inner.label!r} ({inner.operator}): "
-                return Decision(node, None, tuple(Reason(each.pack, where + each.text) for each in decision.reasons))
-    return Decision(node, claim.candidate, () if claim.candidate else claim.reasons)
+                where = f"in {name}, node {each.label!r} ({each.operator}): "
+                return Decision(node, None, tuple(Reason(one.pack, where + one.text) for one in decision.reasons))
+            inner.append(decision)
+    return Decision(node, claim.candidate, inner=tuple(inner))
 
 
 def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:

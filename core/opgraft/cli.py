@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import platform
 import sys
 import zipfile
@@ -20,9 +21,11 @@ from opgraft import __version__
 from opgraft.errors import ModelError, OpgraftError
 from opgraft.graph import Array
 from opgraft.host import library_path
-from opgraft.report.terminal import printable, render
+from opgraft.host.requirements import require_mlx, require_onnxruntime
+from opgraft.text import printable
 
 WIDTH = 100
+SIZE_HELP = "Size of a dimension, as in batch=2 or images:3=320 (input:axis); * stands for all others. Default: 1."
 
 
 def console() -> Console:
@@ -31,7 +34,7 @@ def console() -> Console:
     return found if found.is_terminal and found.width <= WIDTH else Console(highlight=False, width=WIDTH)
 
 
-class _Command(click.Group):
+class _Group(click.Group):
     """Turns opgraft's own errors into one line and exit status 1."""
 
     def invoke(self, context: click.Context) -> Any:
@@ -40,6 +43,15 @@ class _Command(click.Group):
         except OpgraftError as error:
             click.echo(f"opgraft: {printable(str(error))}", err=True)
             context.exit(1)
+
+
+class _Command(click.Command):
+    """A command that needs the whole installation, and says at once what of it is missing."""
+
+    def invoke(self, context: click.Context) -> Any:
+        require_onnxruntime()
+        require_mlx()
+        return super().invoke(context)
 
 
 class Dimension(click.ParamType):  # type: ignore[type-arg]
@@ -66,18 +78,20 @@ class ProviderOption(click.ParamType):  # type: ignore[type-arg]
         return name, text
 
 
+registry_option = click.option("--registry", type=click.Path(path_type=Path), help="The registry.yaml to use.")
+
 provider_option = click.option(
     "--option", "-o", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu."
 )
 
 
-@click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="opgraft")
 def main() -> None:
     """Run ONNX models on MLX through ONNX Runtime, and see which of their operators are claimed."""
 
 
-@main.command()
+@main.command(cls=_Command)
 @provider_option
 def demo(options: tuple[tuple[str, str], ...]) -> None:
     """Run a packaged object detector on the EP and on the CPU EP, compare, and show its coverage."""
@@ -86,10 +100,17 @@ def demo(options: tuple[tuple[str, str], ...]) -> None:
         _run_model(model, dict(options), sizes={"batch": 1, "height": 160, "width": 160}, inputs=None)
 
 
-@main.command()
+@main.command(cls=_Command)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
-@click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help="Size of a symbolic dimension; * for all.")
+@click.option(
+    "--size",
+    "-s",
+    "sizes",
+    type=Dimension(),
+    multiple=True,
+    help=SIZE_HELP,
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How often to run, for the time.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with the CPU EP.")
@@ -113,29 +134,32 @@ def run(
         console().print(Text(f"outputs written to {output}"))
 
 
-@main.command()
+@main.command(cls=_Command)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with status 1 below this percentage of nodes.")
 @provider_option
 def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str], ...]) -> None:
     """Show what of MODEL is claimed, what is declined, and why."""
+    from opgraft.report.terminal import render
     from opgraft.sessions import survey
 
     coverage = survey(model, dict(options))
     console().print(render(coverage))
+    if fail_under is not None and coverage.note:
+        raise ModelError("onnxruntime cannot load this model, so none of it would run")
     if fail_under is not None and coverage.percentage < fail_under:
-        click.echo(f"opgraft: {coverage.percentage:.1f}% of the nodes are on the EP, under {fail_under}%", err=True)
-        sys.exit(1)
+        raise ModelError(f"{coverage.percentage:.1f}% of the nodes are on the EP, under {fail_under}%")
 
 
-@main.command()
-def packs() -> None:
+@main.command(cls=_Command)
+@registry_option
+def packs(registry: Path | None) -> None:
     """List the installed op packs in the order in which they are asked."""
     from opgraft.registry import installed_packs, load_registry
 
-    registry = load_registry()
+    chosen = load_registry(registry)
     found = {pack.name: pack for pack in installed_packs()}
-    order = registry.policy.order([pack.name for pack in registry.packs], "")
+    order = chosen.policy.order([pack.name for pack in chosen.packs], "")
     table = Table(pad_edge=False, box=None, header_style="bold")
     for heading in ("pack", "distribution", "version", "operators", "state"):
         table.add_column(heading, overflow="fold")
@@ -146,31 +170,39 @@ def packs() -> None:
         table.add_row(name, pack.distribution, pack.version, str(len(operators)), Text(state))
     out = console()
     out.print(table)
-    out.print(Text(f"registry: {registry.policy.source}"))
+    out.print(Text(f"registry: {chosen.policy.source}"))
 
 
-@main.command()
+@main.command(cls=_Command)
 @click.argument("operator", required=False)
 @click.option("--pack", help="Only the operators of this pack.")
-def ops(operator: str | None, pack: str | None) -> None:
+@registry_option
+def ops(operator: str | None, pack: str | None, registry: Path | None) -> None:
     """List the operators that have handlers; with OPERATOR, its handlers in the order in which they are asked."""
     from opgraft.registry import load_registry
     from opgraft.registry.packs import full_operator
 
-    registry = load_registry()
-    if pack is not None and pack not in {each.name for each in registry.packs}:
-        raise click.UsageError(f"no pack {pack!r}; the packs are {', '.join(each.name for each in registry.packs)}")
-    names = registry.operators if operator is None else [full_operator(operator)]
+    chosen = load_registry(registry)
+    if pack is not None and pack not in {each.name for each in chosen.packs}:
+        raise click.UsageError(f"no pack {pack!r}; the packs are {', '.join(each.name for each in chosen.packs)}")
+    names = chosen.operators if operator is None else [full_operator(operator)]
     table = Table(pad_edge=False, box=None, header_style="bold")
-    for heading in ("operator", "versions", "pack", "inputs", "attributes"):
+    table.add_column("operator", no_wrap=True)
+    for heading in ("versions", "pack", "inputs", "attributes"):
         table.add_column(heading, overflow="fold")
     for name in names:
-        for candidate in registry.candidates(name):
-            if pack is None or candidate.pack == pack:
-                table.add_row(*(Text(cell) for cell in _handler_row(name, candidate)))
+        rows = [_handler_row(name, each) for each in chosen.candidates(name) if pack is None or each.pack == pack]
+        for row in dict.fromkeys(rows):
+            table.add_row(*(Text(cell) for cell in row))
     if operator is not None and not table.row_count:
-        raise ModelError(f"no installed pack has a handler for {names[0]}")
+        raise ModelError("; ".join(str(reason) for reason in chosen.nobody(names[0])) + _suggestion(operator, chosen))
     console().print(table)
+
+
+def _suggestion(operator: str, registry: Any) -> str:
+    by_plain_name = {name.rpartition("::")[2].lower(): name for name in registry.operators}
+    close = difflib.get_close_matches(operator.rpartition("::")[2].lower(), list(by_plain_name), 1)
+    return f" (did you mean {by_plain_name[close[0]]}?)" if close else ""
 
 
 @main.command("library-path")
@@ -214,20 +246,17 @@ def _handler_row(operator: str, candidate: Any) -> tuple[str, ...]:
     return operator, handler.versions, candidate.pack, ", ".join(inputs), ", ".join(signature.attributes)
 
 
-def _feeds(session: Any, inputs: Path | None, sizes: dict[str, int]) -> dict[str, Array]:
-    from opgraft.sessions import sample_inputs
-
-    if inputs is None:
-        return sample_inputs(session, sizes)
+def _read_npz(path: Path, session: Any) -> dict[str, Array]:
+    """An array for each input of a session."""
     try:
-        with np.load(inputs, allow_pickle=False) as archive:
-            given = dict(archive.items()) if hasattr(archive, "items") else {}
+        archive = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise ModelError(f"{inputs}: cannot be read as .npz ({error})") from error
+        raise ModelError(f"{path}: cannot be read as an .npz file of arrays ({error})") from error
+    given = dict(archive.items()) if isinstance(archive, np.lib.npyio.NpzFile) else {}
     wanted = [each.name for each in session.get_inputs()]
     missing = [name for name in wanted if name not in given]
     if missing:
-        raise ModelError(f"{inputs}: it has no array for input {missing[0]!r} (it has {', '.join(given) or 'none'})")
+        raise ModelError(f"{path}: it has no array for input {missing[0]!r} (it has {', '.join(given) or 'none'})")
     return {name: given[name] for name in wanted}
 
 
@@ -241,32 +270,40 @@ def _run_model(
     compare: bool = True,
 ) -> dict[str, Array]:
     """Run a model on the EP and, with `compare`, on the CPU EP; show what came of it, and return the outputs."""
-    from opgraft.comparison import TOLERANCE, largest_difference, run_timed
+    from opgraft.comparison import equal, largest_difference, run_timed
     from opgraft.graph.onnx_source import load_model
-    from opgraft.sessions import open_cpu_session, open_session
+    from opgraft.report.terminal import render
+    from opgraft.sessions import open_cpu_session, open_session, sample_inputs
 
     out = console()
     load_model(model)
     opened = open_session(model, options)
-    feeds = _feeds(opened.session, inputs, sizes)
-    outcome = run_timed(opened.session, feeds, runs)
+    if inputs is not None:
+        feeds = _read_npz(inputs, opened.session)
+    else:
+        sample = sample_inputs(opened.session, sizes)
+        feeds = sample.inputs
+        if sample.assumed:
+            names = ", ".join(printable(name) for name in sample.assumed)
+            out.print(Text(f"taken as 1, since no -s NAME=SIZE gives another size: {names}"))
     _show_arrays(out, "inputs", feeds)
+    outcome = run_timed(opened.session, feeds, runs, "on the EP")
     _show_arrays(out, "outputs", outcome.outputs)
     assigned = ", ".join(f"{count} on {name}" for name, count in opened.assigned().items())
-    out.print(Text(f"nodes by ONNX Runtime's record: {assigned or 'none'}"))
+    out.print(Text(f"top-level nodes by ONNX Runtime's record: {assigned or 'none'}"))
     median = f"median of {runs} runs: {1000 * outcome.seconds:.2f} ms on the EP"
     if not compare:
         out.print(Text(median))
         return outcome.outputs
-    expected = run_timed(open_cpu_session(model), feeds, runs)
+    expected = run_timed(open_cpu_session(model), feeds, runs, "on the CPU EP")
+    same = all(equal(outcome.outputs[name], array) for name, array in expected.outputs.items())
     worst = largest_difference(outcome.outputs, expected.outputs)
-    equal = worst <= TOLERANCE
     out.print(Text(f"{median}, {1000 * expected.seconds:.2f} ms on the CPU EP"))
-    verdict = Text("(equal)", "green") if equal else Text(f"(over {TOLERANCE})", "red")
+    verdict = Text("(equal)", "green") if same else Text("(different)", "red")
     out.print(Text(f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} ") + verdict)
     out.print()
     out.print(render(opened.coverage))
-    if not equal:
+    if not same:
         raise ModelError("the outputs differ from the CPU EP's")
     return outcome.outputs
 

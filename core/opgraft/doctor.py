@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+FIRST_WITH_NAMES = (1, 25)
+"""The first onnxruntime whose `providers=[...]` takes the name of a plugin execution provider."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,11 @@ def checks() -> Iterator[Check]:
 def _onnxruntime() -> str:
     from opgraft.host.requirements import require_onnxruntime
 
-    return f"version {require_onnxruntime().__version__}"
+    version = require_onnxruntime().__version__
+    by_name = tuple(map(int, version.split(".")[:2])) >= FIRST_WITH_NAMES
+    return f"version {version}" + (
+        "" if by_name else ", which takes no plugin EP by name: use opgraft.session_options()"
+    )
 
 
 def _mlx() -> str:
@@ -53,13 +61,19 @@ def _packs() -> str:
     broken = [pack for pack in packs if pack.error]
     if broken:
         raise RuntimeError("; ".join(f"{pack.name} ({pack.distribution}) is left out: {pack.error}" for pack in broken))
-    return ", ".join(f"{pack.name} ({len(pack.handlers)} handlers)" for pack in packs) or "none"
+    return ", ".join(f"{pack.name} {pack.version} ({len(pack.plugins)} plugins)" for pack in packs) or "none"
 
 
 def _registry() -> str:
     from opgraft.registry import load_registry
 
-    return str(load_registry().policy.source)
+    registry = load_registry()
+    for pattern, _ in registry.policy.rules:
+        if not any(fnmatchcase(operator, pattern) for operator in registry.operators):
+            raise RuntimeError(
+                f"{registry.policy.source}: the rule {pattern!r} matches no operator of an installed pack"
+            )
+    return registry.policy.source
 
 
 def _execution_provider() -> str:

@@ -137,21 +137,30 @@ def model_name(model: Model) -> str:
     return "model" if isinstance(model, bytes) else (model.graph.name or "model")
 
 
-def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Sample:
+    """Random inputs for a model, and the names of the dimensions whose size was nowhere given (they are 1)."""
+
+    inputs: dict[str, Array]
+    assumed: tuple[str, ...]
+
+
+def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: int = 0) -> Sample:
     """Random inputs that fit a session's signature.
 
     Args:
         session: an `onnxruntime.InferenceSession`.
-        sizes: numbers for symbolic dimensions, by their name, by `input:axis`, or `*` for all others. Default 1.
+        sizes: numbers for symbolic dimensions, by their name or by `input:axis`; `*` stands for all others.
         seed: of the random generator.
 
     Raises:
         ModelError: an input is no tensor of numbers.
-        OptionError: `sizes` names no dimension of the model.
+        OptionError: `sizes` names no symbolic dimension of the model.
     """
     generator = np.random.default_rng(seed)
-    sizes = dict(sizes or {})
-    used = {"*"}
+    given = dict(sizes or {})
+    known: dict[str, None] = {}
+    assumed: dict[str, None] = {}
     inputs: dict[str, Array] = {}
     for each in session.get_inputs():
         dtype = _ORT_TYPES.get(each.type)
@@ -159,16 +168,23 @@ def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: in
             raise ModelError(f"input {each.name!r} is of type {each.type}; give it in a file (--inputs)")
         shape: list[int] = []
         for axis, dim in enumerate(each.shape):
-            keys = (f"{each.name}:{axis}", dim)
-            used.update(key for key in keys if key in sizes)
-            known = dim if isinstance(dim, int) else sizes.get("*", 1)
-            shape.append(next((sizes[key] for key in keys if key in sizes), known))
+            if isinstance(dim, int):
+                shape.append(dim)
+                continue
+            place = f"{each.name}:{axis}"
+            names = [dim, place] if isinstance(dim, str) and dim != "?" else [place]
+            known.update(dict.fromkeys(names))
+            size = next((given[name] for name in (place, *names, "*") if name in given), None)
+            if size is None:
+                assumed[names[0]] = None
+            shape.append(1 if size is None else size)
         inputs[each.name] = _random_array(generator, dtype, shape)
-    unknown = sorted(set(sizes) - used)
+    unknown = sorted(set(given) - set(known) - {"*"})
     if unknown:
-        names = sorted({str(dim) for each in session.get_inputs() for dim in each.shape if not isinstance(dim, int)})
-        raise OptionError(f"no dimension is named {unknown[0]!r}; the symbolic ones are {', '.join(names) or 'none'}")
-    return inputs
+        raise OptionError(
+            f"no dimension is named {unknown[0]!r}; those without a size are {', '.join(known) or 'none'}"
+        )
+    return Sample(inputs, tuple(assumed))
 
 
 def _random_array(generator: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> Array:

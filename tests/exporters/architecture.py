@@ -50,9 +50,11 @@ class Architecture:
         cases = [self.inputs(*size) for _ in range(2) for size in self.sizes]
         if not self.half:
             return cases
-        return [
-            {key: each.half() if each.is_floating_point() else each for key, each in case.items()} for case in cases
-        ]
+        return [{name: _halved(tensor) for name, tensor in case.items()} for case in cases]
+
+
+def _halved(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.is_floating_point() else tensor
 
 
 def spread_weights(model: nn.Module) -> None:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import logging
+import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import paddle_graphs
+import tensorflow_graphs
 import torch
 from architecture import Architecture, Inputs
 from architectures import ARCHITECTURES
 from graph_cache import Arrays, CachedGraph, Case, Export, cached_graphs
+from graph_writer import WrittenGraph
 from torch import nn
-from written_graphs import WRITTEN_GRAPHS, WrittenGraph
 
 Made = tuple[onnx.ModelProto, list[Case]]
 
@@ -112,7 +115,16 @@ def by_hand(graph: WrittenGraph) -> Made:
     return graph.write(), [Case(inputs, {}) for inputs in graph.cases()]
 
 
-def keep(graph: CachedGraph, make: Callable[[], Made]) -> Export:
+def keep_alone(graph: CachedGraph, make: Callable[[], Made]) -> None:
+    """`keep` in a process of its own: exporters crash, too."""
+    process = multiprocessing.get_context("fork").Process(target=keep, args=(graph, make))
+    process.start()
+    process.join()
+    if process.exitcode:
+        graph.write(Export(problem=f"the exporter crashed, exit status {process.exitcode}"))
+
+
+def keep(graph: CachedGraph, make: Callable[[], Made]) -> None:
     """Make a graph, try it on the CPU execution provider, and write it into the cache, or why that failed."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -121,13 +133,10 @@ def keep(graph: CachedGraph, make: Callable[[], Made]) -> Export:
         taken, difference = _on_cpu(model, cases)
         sizes = (len(taken) // 2, len(cases) // 2)
     except Exception as error:  # an exporter fails in as many ways as there are models
-        export = Export(problem=_reason(error))
-        graph.write(export)
-        return export
+        graph.write(Export(problem=_reason(error)))
+        return
     opset = next(each.version for each in proto.opset_import if each.domain in ("", "ai.onnx"))
-    export = Export(len(proto.graph.node), opset, sizes, difference)
-    graph.write(export, model, taken or cases)
-    return export
+    graph.write(Export(len(proto.graph.node), opset, sizes, difference), model, taken or cases)
 
 
 def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float | None]:
@@ -183,7 +192,7 @@ def exports(names: Sequence[str]) -> Iterator[tuple[CachedGraph, Callable[[], Ma
             if route.exporter in architecture.exporters and (not names or architecture.name in names):
                 graph = CachedGraph(architecture.name, route.name)
                 yield graph, lambda architecture=architecture, route=route: through_torch(architecture, route)
-    for written in WRITTEN_GRAPHS:
+    for written in (*tensorflow_graphs.WRITTEN_GRAPHS, *paddle_graphs.WRITTEN_GRAPHS):
         if not names or written.name in names:
             yield CachedGraph(written.name, written.route), lambda written=written: by_hand(written)
 
@@ -200,8 +209,8 @@ def main() -> None:
 
     for graph, make in exports(arguments.names):
         if arguments.again or graph.export() is None:
-            export = keep(graph, make)
-            print(f"{graph.name} by {graph.route}: {export.problem or f'{export.nodes} nodes'}", flush=True)
+            print(f"{graph.name} by {graph.route}", flush=True)
+            keep_alone(graph, make)
 
     print(f"\n{'architecture':28} {'route':15} {'nodes':>5} {'opset':>5} {'sizes':>5} {'difference':>10}")
     for graph in cached_graphs():

@@ -173,8 +173,8 @@ class Handler:
 
     @property
     def versions(self) -> str:
-        """The operator versions covered, as text: '7-', '1-12'."""
-        return f"{self.since}-{self.until or ''}"
+        """The operator versions covered, as text: '7-', '1-12', '9'."""
+        return str(self.since) if self.since == self.until else f"{self.since}-{self.until or ''}"
 
     def condition(self, predicate: Callable[[Node], object]) -> Callable[[Node], object]:
         """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline.

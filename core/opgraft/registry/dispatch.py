@@ -139,17 +139,20 @@ class Registry:
             except Exception as error:  # a pack's fault must stay the pack's
                 texts = [f"its claim failed: {type(error).__name__}: {error}"]
             reasons += [Reason(candidate.pack, text) for text in texts]
-        return Claim(None, tuple(reasons) or self._nobody(node, candidates))
+        if reasons:
+            return Claim(None, tuple(reasons))
+        return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
 
-    def _nobody(self, node: Node, candidates: Sequence[Candidate]) -> tuple[Reason, ...]:
-        operator = node.operator
-        if candidates:
-            versions = sorted({getattr(candidate.handler, "versions", "") for candidate in candidates})
-            text = f"version {node.since_version} of {operator} has no handler (versions {', '.join(versions)} have)"
-            return (Reason(None, text),)
-        denials = [(pack, self.policy.denial(operator, pack)) for pack, _ in self.known_to(operator)]
-        held_back = tuple(Reason(pack, denial) for pack, denial in denials if denial)
+    def nobody(self, operator: str) -> tuple[Reason, ...]:
+        """Why no handler of an operator is asked: none is there, or the policy holds all of them back."""
+        denials = {pack: self.policy.denial(operator, pack) for pack, _ in self.known_to(operator)}
+        held_back = tuple(Reason(pack, denial) for pack, denial in denials.items() if denial)
         return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
+
+    def _other_versions(self, node: Node, candidates: Sequence[Candidate]) -> tuple[Reason, ...]:
+        versions = sorted({getattr(candidate.handler, "versions", "") for candidate in candidates})
+        text = f"version {node.since_version} of {node.operator} has no handler (versions {', '.join(versions)} have)"
+        return (Reason(None, text),)
 
     def _build(self, operator: str) -> tuple[Candidate, ...]:
         known = self.known_to(operator)

@@ -127,8 +127,12 @@ def _by_operator(decisions: Iterable[Decision]) -> tuple[OperatorCoverage, ...]:
 def _every_node(decisions: Iterable[Decision]) -> Iterator[tuple[Node, tuple[Reason, ...], str | None]]:
     """Each node, bodies included, with the reasons why it is declined (none: claimed) and the pack that takes it."""
     for decision in decisions:
-        yield decision.node, decision.reasons, decision.candidate.pack if decision.candidate else None
-        outside = () if decision.claimed else (Reason(None, f"its owner, {decision.node.label!r}, is declined"),)
+        if decision.candidate is not None:
+            yield decision.node, (), decision.candidate.pack
+            yield from _every_node(decision.inner)
+            continue
+        yield decision.node, decision.reasons, None
+        outside = (Reason(None, f"its owner, {decision.node.label!r}, is declined"),)
         for body in decision.node.bodies.values():
             for inner in body.all_nodes():
                 yield inner, outside, None

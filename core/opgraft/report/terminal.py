@@ -9,11 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opgraft.report.coverage import Coverage, OperatorCoverage
-
-
-def printable(text: str) -> str:
-    """`text` with control characters made visible: names from a model must not steer a terminal."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+from opgraft.text import printable
 
 
 def render(coverage: Coverage) -> RenderableType:
@@ -28,17 +24,17 @@ def render(coverage: Coverage) -> RenderableType:
 
 def _summary(coverage: Coverage) -> Iterable[str]:
     share = f"{coverage.claimed} of {coverage.nodes} nodes on the EP ({coverage.percentage:.1f}%)"
+    if coverage.note:
+        yield f"onnxruntime cannot load this model, and this is read from the file alone: {printable(coverage.note)}"
     yield f"{printable(coverage.model)}: {share}"
     sizes = ", ".join(map(str, coverage.subgraphs[:8])) + (", ..." if len(coverage.subgraphs) > 8 else "")
     yield f"subgraphs: {len(coverage.subgraphs)}" + (f" (nodes in each: {sizes})" if sizes else "")
     yield f"MLX device: {coverage.device}"
-    if coverage.note:
-        yield f"from the file alone: {printable(coverage.note)}"
 
 
 def _operators(operators: Iterable[OperatorCoverage]) -> Table:
     table = Table(title="Operators", title_justify="left", pad_edge=False, box=None, header_style="bold")
-    table.add_column("operator")
+    table.add_column("operator", no_wrap=True)
     table.add_column("claimed", justify="right")
     table.add_column("declined", justify="right")
     table.add_column("pack")
@@ -52,7 +48,7 @@ def _operators(operators: Iterable[OperatorCoverage]) -> Table:
 
 def _reasons(operators: Iterable[OperatorCoverage]) -> Table:
     table = Table(title="Declined", title_justify="left", pad_edge=False, box=None, header_style="bold")
-    table.add_column("operator")
+    table.add_column("operator", no_wrap=True)
     table.add_column("nodes", justify="right")
     table.add_column("reason", overflow="fold")
     table.add_column("for instance", overflow="fold")

@@ -1,0 +1,66 @@
+"""What the README shows runs as shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from packaging.version import Version
+
+from opgraft.ops import Handler
+from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.testing import check_node
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def block(holding: str) -> str:
+    (found,) = [each for each in BLOCKS if holding in each]
+    return found
+
+
+def handlers(code: str) -> tuple[Handler, ...]:
+    names: dict[str, Any] = {"mx": mx, "np": np}
+    exec(compile(code, "README.md", "exec"), names)
+    return tuple(each for each in names.values() if isinstance(each, Handler))
+
+
+def registry_of(code: str) -> Registry:
+    return Registry([Pack("readme", plugins=handlers(code))], parse_policy("", "registry.yaml"))
+
+
+def test_the_ten_lines() -> None:
+    x = np.array([-3, 0, 2.5], np.float32)
+    check_node("Softplus", x, registry=registry_of(block('@op("Softplus"')))
+
+
+def test_the_longer_handlers() -> None:
+    registry = registry_of(block('@op("Gather"'))
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    check_node("Gather", data, np.array([2, 0]), axis=1, registry=registry)
+    check_node("Expand", data, np.array([2, 1, 4]), registry=registry)
+
+
+@pytest.mark.skipif(Version(onnxruntime.__version__) < Version("1.25"), reason="knows no plugin EP by name, as it says")
+def test_the_ways_to_open_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["images"], ["y"])], "g", [value], [result])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "model.onnx"
+    )
+    monkeypatch.chdir(tmp_path)
+    images = np.array([[-1, 0, 2]], np.float32)
+    names: dict[str, Any] = {"images": images}
+    for code in (block("opgraft.register()"), block("opgraft.session_options(")):
+        exec(compile(code, "README.md", "exec"), names)
+        assert names["session"].get_providers()[0] == "MLXExecutionProvider"
+    np.testing.assert_array_equal(names["outputs"][0], np.maximum(images, 0))
