@@ -26,12 +26,10 @@ _HALF = (
     "causal-decoder-cached",
     "rotary-decoder-cached",
     "spectrogram-encoder",
-    "bidirectional-tagger",
     "residual-network",
     "mobile-network",
     "convnext",
-    "vision-transformer",
-    "u-net",
+    "dilated-segmenter",
     "grid-detector",
 )
 

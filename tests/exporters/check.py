@@ -35,7 +35,6 @@ class Result:
         nodes_on_ep, nodes, subgraphs: by ONNX Runtime's record.
         difference: to the CPU execution provider, the largest of any output at any size; None where that cannot run it.
         framework_difference: to the framework's outputs; None where no framework ran.
-        tolerance: what difference counts as equal: more for outputs of float16.
         declined: each declined operator with its reason.
         problem: what went wrong, where anything did.
     """
@@ -45,7 +44,6 @@ class Result:
     subgraphs: int = 0
     difference: float | None = None
     framework_difference: float | None = None
-    tolerance: float = TOLERANCE
     declined: Sequence[str] = ()
     problem: str | None = None
 
@@ -53,10 +51,9 @@ class Result:
     def whole(self) -> bool:
         return self.nodes > 0 and self.nodes_on_ep == self.nodes
 
-    @property
-    def right(self) -> bool:
+    def right(self, tolerance: float) -> bool:
         """Whether it agrees with one of the two: where they disagree, the other one is wrong."""
-        return any(each is not None and each <= self.tolerance for each in (self.difference, self.framework_difference))
+        return any(each is not None and each <= tolerance for each in (self.difference, self.framework_difference))
 
 
 def check(graph: CachedGraph, options: Mapping[str, str]) -> Result:
@@ -85,7 +82,6 @@ def check(graph: CachedGraph, options: Mapping[str, str]) -> Result:
         len(ours),
         max(differences, default=None),
         max(framework_differences, default=None),
-        HALF_TOLERANCE if any(output.type == "tensor(float16)" for output in cpu_session.get_outputs()) else TOLERANCE,
         declined,
     )
 
@@ -110,7 +106,7 @@ def check_alone(graph: CachedGraph, options: Mapping[str, str]) -> Result:
     return Result(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def line(graph: CachedGraph, result: Result) -> str:
+def line(graph: CachedGraph, result: Result, right: bool) -> str:
     """A graph and its result, with the reasons for what is declined on lines of their own."""
     start = f"{graph.name:26} {graph.route:15}"
     if result.problem is not None:
@@ -119,7 +115,7 @@ def line(graph: CachedGraph, result: Result) -> str:
         "-" if each is None else f"{each:.1e}" for each in (result.difference, result.framework_difference)
     )
     nodes = f"{result.nodes_on_ep}/{result.nodes}"
-    verdict = "" if result.right else "  WRONG"
+    verdict = "" if right else "  WRONG"
     text = f"{start} {nodes:>9} {result.subgraphs:9} {cpu:>10} {framework:>9}{verdict}"
     return "\n".join([text, *(f"    {reason}" for reason in result.declined)])
 
@@ -138,13 +134,16 @@ def main() -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(f"{'graph':42} {'nodes':>9} {'subgraphs':>9} {'difference':>10} {'framework':>9}")
     results: list[Result] = []
+    right = 0
     for graph in cached_graphs():
         export = graph.export()
         if export is None or export.problem or (arguments.names and graph.name not in arguments.names):
             continue
-        results.append(check_alone(graph, options))
-        console.print(line(graph, results[-1]))
-    right = sum(result.right for result in results)
+        result = check_alone(graph, options)
+        agrees = result.right(HALF_TOLERANCE if export.half else TOLERANCE)
+        console.print(line(graph, result, agrees))
+        results.append(result)
+        right += agrees
     whole = sum(result.whole for result in results)
     single = sum(result.whole and result.subgraphs == 1 for result in results)
     console.print(

@@ -136,7 +136,8 @@ def keep(graph: CachedGraph, make: Callable[[], Made]) -> None:
         graph.write(Export(problem=_reason(error)))
         return
     opset = next(each.version for each in proto.opset_import if each.domain in ("", "ai.onnx"))
-    graph.write(Export(len(proto.graph.node), opset, sizes, difference), model, taken or cases)
+    half = any(weight.data_type == onnx.TensorProto.FLOAT16 for weight in proto.graph.initializer)
+    graph.write(Export(len(proto.graph.node), opset, sizes, difference, half), model, taken or cases)
 
 
 def _on_cpu(model: bytes, cases: Sequence[Case]) -> tuple[list[Case], float | None]:

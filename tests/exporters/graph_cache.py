@@ -41,6 +41,7 @@ class Export:
         sizes: how many sizes of input the graph takes on the CPU execution provider, of how many there are. The cases
             that it takes are kept; all of them where it takes none.
         difference: that provider's largest difference to the framework; None where no framework ran.
+        half: whether it has weights of float16.
         problem: why there is no graph.
     """
 
@@ -48,6 +49,7 @@ class Export:
     opset: int = 0
     sizes: tuple[int, int] = (0, 0)
     difference: float | None = None
+    half: bool = False
     problem: str | None = None
 
 

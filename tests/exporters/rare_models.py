@@ -24,18 +24,18 @@ class BytePictures(nn.Module):
         x = frames.permute(0, 3, 1, 2).float() / 255.0
         small = functional.interpolate(x, size=(24, 24), mode="bilinear", align_corners=False)
         scores = self.layers((small - self.mean) / self.deviation)
-        mask = functional.interpolate(scores, size=frames.shape[1:3], mode="nearest-exact").argmax(1).to(torch.uint8)
+        mask = functional.interpolate(scores, size=frames.shape[1:3], mode="nearest").argmax(1).to(torch.uint8)
         shown = torch.where(mask.unsqueeze(-1) == 1, frames, frames // 2)
         return mask, (x * 255.0).round().clamp(0, 255).to(torch.uint8).flip(1) + shown.permute(0, 3, 1, 2) // 4
 
 
 class Antialiased(nn.Module):
-    """Pictures shrunk with antialiasing, linear and cubic."""
+    """Pictures shrunk with antialiasing, linear and cubic, and grown to the nearest, exactly."""
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         linear = functional.interpolate(images, size=(9, 7), mode="bilinear", antialias=True, align_corners=False)
         cubic = functional.interpolate(images, size=(9, 7), mode="bicubic", antialias=True, align_corners=False)
-        return linear, cubic
+        return linear, cubic, functional.interpolate(linear, size=images.shape[2:], mode="nearest-exact")
 
 
 class Pyramid(nn.Module):
@@ -81,15 +81,18 @@ class FourierOperator(nn.Module):
         super().__init__()
         self.modes = modes
         self.lift, self.beside, self.project = nn.Linear(2, 8), nn.Conv1d(8, 8, 1), nn.Linear(8, 1)
-        self.weight = nn.Parameter(torch.randn(8, 8, modes, dtype=torch.cfloat) / 8)
+        self.real, self.imaginary = (nn.Parameter(torch.randn(8, 8, modes) / 8) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         place = torch.linspace(0, 1, 16).view(1, 16, 1).expand(x.shape[0], 16, 1)
         y = self.lift(torch.cat([x, place], dim=-1)).permute(0, 2, 1)
-        spectrum = torch.fft.rfft(y)
-        low = torch.einsum("bix,iox->box", spectrum[:, :, : self.modes], self.weight)
-        whole = torch.cat([low, torch.zeros_like(spectrum[:, :, self.modes :])], dim=-1)
-        y = functional.gelu(torch.fft.irfft(whole, n=16) + self.beside(y))
+        spectrum = torch.view_as_real(torch.fft.rfft(y))[:, :, : self.modes]
+        real = torch.einsum("bix,iox->box", spectrum[..., 0], self.real)
+        real = real - torch.einsum("bix,iox->box", spectrum[..., 1], self.imaginary)
+        imaginary = torch.einsum("bix,iox->box", spectrum[..., 0], self.imaginary)
+        imaginary = imaginary + torch.einsum("bix,iox->box", spectrum[..., 1], self.real)
+        low = functional.pad(torch.stack([real, imaginary], dim=-1), (0, 0, 0, 9 - self.modes))
+        y = functional.gelu(torch.fft.irfft(torch.view_as_complex(low), n=16) + self.beside(y))
         return self.project(y.permute(0, 2, 1))
 
 
@@ -268,7 +271,7 @@ ARCHITECTURES = (
         lambda *size: {"images": image(*size)},
         ((2, 24, 32), (1, 40, 18)),
         {"images": PICTURE},
-        ("linear", "cubic"),
+        ("linear", "cubic", "nearest"),
     ),
     Architecture(
         "pyramid",

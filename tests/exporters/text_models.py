@@ -192,7 +192,7 @@ class RootMeanSquareNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
-        return self.weight * (x * torch.rsqrt(variance + 1e-6))
+        return self.weight * (x * torch.rsqrt(variance + 1e-6)).to(x.dtype)
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -254,11 +254,11 @@ class RotaryDecoder(nn.Module):
         x = self.embed(input_ids)
         batch, length = input_ids.shape
         total = attention_mask.shape[1]
-        angles = (self.frequencies[None, :, None] @ position_ids[:, None, :].float()).transpose(1, 2)
+        angles = (self.frequencies[None, :, None].float() @ position_ids[:, None, :].float()).transpose(1, 2)
         angles = torch.cat((angles, angles), dim=-1)
-        cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
+        cosine, sine = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)
         least = torch.finfo(x.dtype).min
-        causal = torch.triu(torch.full((length, total), least), diagonal=total - length + 1)
+        causal = torch.triu(torch.full((length, total), least, dtype=x.dtype), diagonal=total - length + 1)
         mask = causal[None, None].expand(batch, 1, -1, -1).clone()
         mask = mask.masked_fill(attention_mask[:, None, None, :] == 0, least)
         present: list[Tensor] = []
@@ -271,7 +271,7 @@ class RotaryDecoder(nn.Module):
 def rotary_inputs(batch: int, past: int, new: int) -> Inputs:
     given = cached_inputs(batch, past, new, heads=2)
     mask = torch.ones(batch, past + new, dtype=torch.long)
-    mask[-1, 0] = int(past + new < 2)
+    mask[-1, 0] = int(past == 0)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, past:]
     return {"input_ids": given.pop("input_ids"), "attention_mask": mask, "position_ids": positions, **given}
 

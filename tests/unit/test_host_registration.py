@@ -140,3 +140,20 @@ print([name for name in ("mlx", "onnxruntime", "opgraft.host._ep", "numpy") if n
 """
     )
     assert result.stdout == "[]\n", result.stderr
+
+
+def test_threads_that_register_at_once_all_get_through() -> None:
+    result = host_models.run_script(
+        """
+import threading, onnxruntime, opgraft
+threads = [threading.Thread(target=opgraft.register) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+from opgraft.host import registration_names
+print(registration_names)
+"""
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "['opgraft']"

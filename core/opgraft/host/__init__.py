@@ -6,6 +6,9 @@ them is missing.
 
 from __future__ import annotations
 
+import importlib
+import sys
+import threading
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -32,6 +35,10 @@ registration_names: list[str] = []
 """The names under which ONNX Runtime has loaded this library in this process, whoever asked it to."""
 
 
+_registering = threading.Lock()
+_NO_TURNS_SECONDS = 60.0
+
+
 def library_path() -> str:
     """The path of the shared library that ONNX Runtime loads as the execution provider.
 
@@ -53,11 +60,21 @@ def register(name: str = "opgraft") -> None:
     Raises:
         InstallationError: onnxruntime is missing or older than 1.24, or MLX has no backend here.
     """
-    if registration_names:
-        return
-    onnxruntime = require_onnxruntime()
-    require_mlx()
-    onnxruntime.register_execution_provider_library(name, library_path())
+    with _registering:
+        if registration_names:
+            return
+        onnxruntime = require_onnxruntime()
+        require_mlx()
+        # ONNX Runtime calls the library with a lock of its own held. Another thread that gets the interpreter meanwhile
+        # and asks ONNX Runtime for anything waits for that lock and never gives the interpreter back. Importing and
+        # reading files, which let go of the interpreter, come before, and threads take no turns during the call.
+        importlib.import_module("opgraft.host.factory")
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_NO_TURNS_SECONDS)
+        try:
+            onnxruntime.register_execution_provider_library(name, library_path())
+        finally:
+            sys.setswitchinterval(interval)
 
 
 def unregister() -> None:

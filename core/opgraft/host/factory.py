@@ -18,6 +18,8 @@ from opgraft.host.status import OK, callback, check
 _CPU: Final = 0
 _GPU: Final = 1
 
+_VERSIONS: Final = {name: version(name) for name in ("opgraft", "mlx")}
+
 _OPTION_PREFIX: Final = f"ep.{EP_NAME.lower()}."
 
 
@@ -36,7 +38,7 @@ class Factory:
         self.providers: dict[Any, ExecutionProvider] = {}
         self.gpu_offered = False
         self.released = False
-        _set_version(version("opgraft"))
+        _set_version(_VERSIONS["opgraft"])
         Factory.live[self.pointer] = self
         registration_names.append(registration_name)
 
@@ -67,8 +69,8 @@ class Factory:
 
     def _device(self, hardware: Any, device: str, backend: str) -> Any:
         metadata = {
-            "opgraft_version": version("opgraft"),
-            "mlx_version": version("mlx"),
+            "opgraft_version": _VERSIONS["opgraft"],
+            "mlx_version": _VERSIONS["mlx"],
             "mlx_device": device,
             "mlx_backend": backend,
         }

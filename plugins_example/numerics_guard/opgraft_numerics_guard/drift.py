@@ -20,6 +20,9 @@ from .describe import element_type, inputs_text, is_floating, node_text, number_
 
 NumPyArray: TypeAlias = np.ndarray[Any, Any]
 
+Run: TypeAlias = Callable[[dict[str, NumPyArray]], Any]
+"""Runs a model of one node: from its inputs by name to its outputs in order."""
+
 RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -29,14 +32,6 @@ PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The spacing of a narrow type's numbers at 1: no less than this counts as drift, whatever the tolerance."""
 
 _log = logging.getLogger("opgraft.numerics_guard")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """One node on something else than MLX."""
-
-    name: str
-    run: Callable[[dict[str, NumPyArray]], Sequence[Any]]
 
 
 @dataclass
@@ -49,7 +44,7 @@ class DriftCheck:
     """
 
     tolerance: float
-    _references: MutableMapping[Node, Reference | None] = field(default_factory=WeakKeyDictionary)
+    _references: MutableMapping[Node, tuple[str, Run] | None] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def drifting(self, node: Node, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> str | None:
         """The first output that drifts by more than the tolerance, in words; None where none does, and for a node
@@ -64,7 +59,9 @@ class DriftCheck:
         for (index, output), wanted in zip(outputs.items(), arrays, strict=True):
             if not is_floating(output):
                 continue
-            tolerance = max(self.tolerance, PRECISION.get(element_type(output), 0.0))
+            declared = node.outputs[index]
+            name = element_type(output) if declared is None or declared.dtype is None else declared.dtype
+            tolerance = max(self.tolerance, PRECISION.get(name, 0.0))
             found = to_host(output)
             drift, place = difference(found, wanted)
             if drift > tolerance:
@@ -78,29 +75,32 @@ class DriftCheck:
     def _expected(
         self, node: Node, inputs: Sequence[NumPyArray | None], outputs: Mapping[int, Any]
     ) -> tuple[str, list[NumPyArray]] | None:
-        """What a reference gives for the outputs, and its name; the first that can is kept for the node."""
-        feeds = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
-        if node in self._references:
-            kept = self._references[node]
-            found = None if kept is None else _outputs(kept, feeds)
-            return None if kept is None or found is None else (kept.name, found)
-        for name, make in _MAKERS.items():
-            try:
-                reference = Reference(name, make(single_node_model(node, inputs, outputs)))
-            except Exception as error:  # whatever a reference cannot load is not compared
-                _log.debug("%s: %s cannot load it: %s", node_text(node), name, error)
-                continue
-            found = _outputs(reference, feeds)
-            if found is not None:
-                self._references[node] = reference
-                return name, found
-        self._references[node] = None
-        return None
+        """The name of a node's reference, and what it gives for the outputs; None where there is none."""
+        if node not in self._references:
+            self._references[node] = _reference(node, inputs, outputs)
+        reference = self._references[node]
+        if reference is None:
+            return None
+        name, run = reference
+        try:
+            given = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
+            return name, [np.asarray(each) for each in run(given)]
+        except Exception as error:  # what a reference refuses is not compared
+            _log.debug("%s: %s cannot run it: %s", node_text(node), name, error)
+            return None
 
 
-def single_node_model(
-    node: Node, inputs: Sequence[NumPyArray | None], outputs: Mapping[int, Any]
-) -> onnx.ModelProto:
+def _reference(node: Node, inputs: Sequence[NumPyArray | None], outputs: Mapping[int, Any]) -> tuple[str, Run] | None:
+    """The first reference that can load a node, with its name."""
+    for name, load in (("ONNX Runtime's CPU", _on_onnx_runtime), ("ONNX's reference evaluator", _on_evaluator)):
+        try:
+            return name, load(single_node_model(node, inputs, outputs))
+        except Exception as error:  # what no reference loads is not compared
+            _log.debug("%s: %s cannot load it: %s", node_text(node), name, error)
+    return None
+
+
+def single_node_model(node: Node, inputs: Sequence[NumPyArray | None], outputs: Mapping[int, Any]) -> onnx.ModelProto:
     """A model of one node, whose inputs are x0, x1, ... and whose outputs y0, y1, ..., of any shape.
 
     bfloat16 is read as float32, which any reference has.
@@ -132,10 +132,11 @@ def _attribute(node: Node, domain: str, name: str) -> onnx.AttributeProto:
     value: Any = node.attributes[name]
     if isinstance(value, np.ndarray):
         return helper.make_attribute(name, onnx.numpy_helper.from_array(value))
-    kind = None
     if value == ():  # of which only the operator's schema knows the type
-        kind = onnx.defs.get_schema(node.op_type, node.since_version, domain).attributes[name].type.value
-    return helper.make_attribute(name, value, attr_type=kind)
+        schema = onnx.defs.get_schema(node.op_type, node.since_version, domain)
+        kind: Any = schema.attributes[name].type
+        return helper.make_attribute(name, value, attr_type=kind.value)
+    return helper.make_attribute(name, value)
 
 
 def _info(name: str, dtype: np.dtype[Any]) -> onnx.ValueInfoProto:
@@ -147,32 +148,18 @@ def _host_type(array: Any) -> np.dtype[Any]:
     return np.dtype("float32" if name == "bfloat16" else name)
 
 
-def _outputs(reference: Reference, feeds: dict[str, NumPyArray]) -> list[NumPyArray] | None:
-    try:
-        return [np.asarray(each) for each in reference.run(feeds)]
-    except Exception as error:  # whatever a reference cannot run is not compared
-        _log.debug("%s cannot run a node: %s", reference.name, error)
-        return None
-
-
-def _on_onnx_runtime(model: onnx.ModelProto) -> Callable[[dict[str, NumPyArray]], Sequence[Any]]:
+def _on_onnx_runtime(model: onnx.ModelProto) -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1  # threads for each of a thousand nodes are too many
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda feeds: session.run(None, feeds)  # type: ignore[no-any-return]
+    return lambda feeds: session.run(None, feeds)
 
 
-def _on_reference_evaluator(model: onnx.ModelProto) -> Callable[[dict[str, NumPyArray]], Sequence[Any]]:
+def _on_evaluator(model: onnx.ModelProto) -> Run:
     evaluator = ReferenceEvaluator(model)
-    return lambda feeds: evaluator.run(None, feeds)  # type: ignore[no-any-return]
-
-
-_MAKERS: dict[str, Callable[[onnx.ModelProto], Callable[[dict[str, NumPyArray]], Sequence[Any]]]] = {
-    "ONNX Runtime's CPU": _on_onnx_runtime,
-    "ONNX's reference": _on_reference_evaluator,
-}
+    return lambda feeds: evaluator.run(None, feeds)
 
 
 def difference(found: NumPyArray, expected: NumPyArray) -> tuple[float, int | None]:

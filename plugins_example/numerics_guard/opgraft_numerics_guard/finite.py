@@ -18,7 +18,8 @@ def made_non_finite(node: Node, inputs: Sequence[Any], outputs: Mapping[int, Any
 
     A NaN is the node's own where no input holds a NaN: one made of infinities, as a softmax makes of a row that is
     masked throughout, began here. An infinity is its own where no input holds either. What a node's attributes hold,
-    as the fill value of ConstantOfShape, counts as given.
+    as the fill value of ConstantOfShape, counts as given. An output that the model itself asks IsNaN or IsInf about is
+    expected to hold them.
 
     Args:
         node: the node.
@@ -26,7 +27,7 @@ def made_non_finite(node: Node, inputs: Sequence[Any], outputs: Mapping[int, Any
         outputs: its outputs by index: MLX or NumPy arrays.
     """
     for index, array in outputs.items():
-        if not is_floating(array) or not _any("isnan", array) | _any("isinf", array):
+        if not is_floating(array) or not _any("isnan", array) | _any("isinf", array) or _is_expected(node, index):
             continue
         given = list(_given(node, inputs))
         no_nan = not any(_any("isnan", each) for each in given)
@@ -41,6 +42,16 @@ def made_non_finite(node: Node, inputs: Sequence[Any], outputs: Mapping[int, Any
                 f"holds a NaN{' or an infinity' if no_infinity else ''}{inputs_text(node, inputs)}"
             )
     return None
+
+
+def _is_expected(node: Node, index: int) -> bool:
+    """True for an output that another node tests for NaN or infinities."""
+    output = node.outputs[index]
+    return output is not None and any(
+        other.op_type in ("IsNaN", "IsInf")
+        and any(value is not None and value.name == output.name for value in other.inputs)
+        for other in node.graph.nodes
+    )
 
 
 def _given(node: Node, inputs: Sequence[Any]) -> Iterator[Any]:
