@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,7 @@ from onnx import TensorProto, helper
 
 from opgraft.errors import OptionError, TranslationError
 from opgraft.graph.onnx_source import graph_of_model
-from opgraft.ops import Context, Handler, Host, op
+from opgraft.ops import Context, Handler, Host, Node, hookimpl, op
 from opgraft.registry import Pack, Registry, installed_packs, parse_policy, plugins_of
 from opgraft.testing import decisions_for, node_model, run_model
 
@@ -232,8 +231,7 @@ class TestFindings:
         registry = guarded(drift=0.0)
         np.testing.assert_array_equal(run_node(registry, "Div", np.array([6]), np.array([4]))[0], [1])
         assert run_node(registry, "Log", np.zeros((0, 3), np.float32))[0].shape == (0, 3)
-        infinite = f32(INF, 1)
-        assert run_node(registry, "IsInf", infinite)[0].tolist() == [True, False]
+        assert run_node(registry, "IsInf", f32(INF, 1))[0].tolist() == [True, False]
 
     def test_empty_inputs(self, guarded: Any) -> None:
         with pytest.raises(TranslationError, match=r"'y0' float32\[2\] holds 2 infinities.*\n.*'x0' .*: empty\n"):
@@ -257,11 +255,8 @@ class TestWarn:
     def test_every_node_that_makes_one(self, guarded: Any, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, "opgraft"):
             run_model(chain("Log", "Neg", "Exp", "Reciprocal", "Reciprocal"), values(0), guarded("warn"))
-            run_model(chain("Exp", "Log", "Reciprocal"), values(0), guarded("warn"))
-        named = [record.getMessage().partition(":")[0] for record in caplog.records]
-        assert named[0].startswith("node 'n0'")
-        assert len(named) == 2
-        assert named[1].startswith("node 'n2'")
+        named = [record.getMessage().partition(" (")[0] for record in caplog.records]
+        assert named == ["node 'n0'", "node 'n4'"]  # -inf of 0; then inf, inf, 0, and inf once more
 
 
 class TestWhatItLeavesAlone:
@@ -275,16 +270,13 @@ class TestWhatItLeavesAlone:
         evaluate = mx.eval
         computed: list[Any] = []
         monkeypatch.setattr(mx, "eval", lambda *args: computed.append(args) or evaluate(*args))
-        proto = chain("Log", "Reciprocal")
-        for dimension in (proto.graph.input[0].type.tensor_type.shape.dim[0],):
-            for size in (None, 3):
-                if size:
-                    dimension.dim_value = size
-                for mode in ("raise", "warn"):
-                    registry = guarded(mode, 1e-3)
-                    assert decisions_for(proto, registry).declined == []
-                    assert (looked, computed, caplog.records) == ([], [], [])
-        run_model(proto, values(2, 3, 4), guarded())
+        free, fixed = chain("Log", "Reciprocal"), chain("Log", "Reciprocal")
+        fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+        for model in (free, fixed):
+            for mode in ("raise", "warn"):
+                assert decisions_for(model, guarded(mode, 1e-3)).declined == []
+                assert (looked, computed, caplog.records) == ([], [], [])
+        run_model(free, values(2, 3, 4), guarded())
         assert looked == ["n0", "n1"]
 
     def test_tracing(self, guarded: Any) -> None:
@@ -367,14 +359,12 @@ class TestWhatItLeavesAlone:
         class ByHand:
             operators = ("com.test::Op",)
 
-            from opgraft.ops import hookimpl
-
             @hookimpl
-            def claim(self, node: Any) -> bool:
+            def claim(self, node: Node) -> bool:
                 return True
 
             @hookimpl
-            def translate(self, ctx: Any, node: Any) -> Any:
+            def translate(self, ctx: Context, node: Node) -> Any:
                 return result
 
         registry = guarded(handlers=[ByHand()])
@@ -452,7 +442,7 @@ class TestBodies:
         node = helper.make_node("Scan", ["start", "x"], ["total", "y"], num_scan_inputs=1, body=body)
         proto = model_of([node], {"x": (FLOAT, [3])}, {"y": FLOAT}, start=f32(1).reshape(()))
         np.testing.assert_allclose(run_model(proto, values(1, 2, 4), guarded(drift=1e-4))[0], f32(0.5, 0.25, 0.125))
-        with pytest.raises(TranslationError, match="node 'invert' .* holds 1 infinity"):
+        with pytest.raises(TranslationError, match=r"node 'invert' .* holds 1 infinity"):
             run_model(proto, values(1, -2, 4), guarded(drift=1e-4))
 
 
@@ -467,14 +457,14 @@ class TestDrift:
             run_model(proto, values(0, -1, -2), guarded(drift=1e-3, handlers=[sloppy]))
         assert str(caught.value).startswith(
             "node 'n1' (ai.onnx::Exp, version 13): output 0 'v2' float32[3] drifts by 0.00368 from ONNX Runtime's CPU, "
-            "more than 0.001: at [1] 2.74546 instead of 2.71828\n  input 0 'v1' float32[3]: 0 to 2\n"
+            "more than 0.001: at [1] 2.74546456 instead of 2.71828175\n  input 0 'v1' float32[3]: 0 to 2\n"
         )
         run_model(proto, values(0, -1, -2), guarded(drift=1e-2, handlers=[sloppy]))
 
     @pytest.mark.parametrize(
         ("wrong", "words"),
         [
-            (lambda X: mx.where(X > 1, NAN, X), r"holds 1 NaN"),
+            (lambda X: mx.where(X > 2, NAN, X), r"holds 1 NaN"),
             (lambda X: mx.where(X == X, X, 0.0), r"drifts by inf .* at \[2\] 0 instead of nan"),
             (lambda X: mx.reshape(X, (3, 1)), "another shape"),
         ],
@@ -485,17 +475,16 @@ class TestDrift:
             run_model(chain("Identity"), given, guarded(drift=1e-3, handlers=[op("Identity")(wrong)]))
 
     def test_reference_evaluator_where_onnx_runtime_has_no_kernel(self, guarded: Any) -> None:
-        registry = guarded(drift=1e-3, handlers=[op("Abs")(lambda X: mx.abs(X) * 1.01)])
-        given = np.array([3 + 4j], np.complex64)
-        handler = op("com.test::Nothing")(lambda X: X)
-        with pytest.raises(TranslationError, match="from ONNX's reference evaluator"):
-            run_node(
-                guarded(drift=1e-3, handlers=[op("DFT", since=17)(lambda X, axis=None, **_: X * 1.01)]),
-                "DFT",
-                given.view(np.float32).reshape(1, 1, 2).astype(np.float16),
-                opset=17,
-            )
-        del registry, handler
+        sloppy = op("Erf")(lambda input: mx.erf(input) * 1.01)
+        with pytest.raises(TranslationError, match=r"drifts by .* from ONNX's reference evaluator"):
+            run_node(guarded(drift=1e-3, handlers=[sloppy]), "Erf", np.ones(2, np.float64))
+
+    def test_what_the_reference_refuses_is_not_compared(self, guarded: Any, caplog: pytest.LogCaptureFixture) -> None:
+        anything = op("MatMul")(lambda A, B: A)
+        with caplog.at_level(logging.DEBUG, "opgraft.numerics_guard"):
+            proto = node_model("MatMul", [np.ones((2, 2), np.float32)] * 2, dynamic=True)
+            run_model(proto, {"x0": f32([1, 2]), "x1": f32([1, 2])}, guarded(drift=0.0, handlers=[anything]))
+        assert "ONNX Runtime's CPU cannot run it" in caplog.text
 
     def test_what_cannot_be_compared_is_not(self, guarded: Any, caplog: pytest.LogCaptureFixture) -> None:
         handler = op("com.test::Strange")(lambda X, *, note="", sizes=(): X + 1)
@@ -519,9 +508,9 @@ class TestDrift:
         with pytest.raises(TranslationError, match=r"float16\[50\] drifts .* more than 0.000977"):
             run_node(guarded(drift=0.0, handlers=[op("Tanh")(lambda X: mx.tanh(X) * 1.01)]), "Tanh", given)
 
-    def test_what_is_random_integer_or_empty_needs_no_reference(self, guarded: Any) -> None:
-        run_node(guarded(drift=0.0), "ArgMax", f32(1, 3, 2), axis=0)
-        run_node(guarded(drift=0.0), "TopK", f32(1, 3, 2), np.array([2]), outputs=2)
+    def test_integer_outputs_are_not_compared(self, guarded: Any) -> None:
+        last = op("ArgMax")(lambda X, *, axis=0: mx.array([7], mx.int64))
+        assert run_node(guarded(drift=0.0, handlers=[last]), "ArgMax", f32(1, 3, 2), axis=0)[0].tolist() == [7]
 
     @pytest.mark.parametrize(
         ("operator", "inputs", "model"),
@@ -589,22 +578,24 @@ except Exception as error:
 """
 
 
-class TestInstalled:
-    @pytest.fixture(scope="class")
-    def target(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """A folder that pip has installed the pack into."""
-        folder = tmp_path_factory.mktemp("installed")
-        shutil.copytree(FOLDER, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-        arguments = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(folder / "target")]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", *arguments, str(folder / "source")],
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
-        return folder / "target"
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that pip has installed the pack into."""
+    pytest.importorskip("setuptools", "70.1")  # the first that builds a wheel by itself
+    folder = tmp_path_factory.mktemp("installed")
+    shutil.copytree(FOLDER, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    arguments = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(folder / "target")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *arguments, str(folder / "source")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "target"
 
+
+class TestInstalled:
     def python(self, target: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("OPGRAFT")}
         path = os.pathsep.join([str(target), *filter(None, [kept.get("PYTHONPATH")])])
@@ -625,7 +616,7 @@ class TestInstalled:
 
     def test_a_variable_that_it_does_not_understand(self, target: Path) -> None:
         done = self.python(target, "-m", "opgraft.cli", "packs", OPGRAFT_NUMERICS_GUARD="rise")
-        assert "OPGRAFT_NUMERICS_GUARD is 'rise'; it takes off, warn, raise" in done.stdout
+        assert "numerics-guard is left out: OptionError: OPGRAFT_NUMERICS_GUARD is 'rise'; it takes" in done.stderr
 
     @pytest.mark.parametrize(
         ("environment", "ending", "warned"),
@@ -644,18 +635,5 @@ class TestInstalled:
         assert ending in done.stdout
         finding = "node 'guilty' (ai.onnx::Log, version 13): output 0 'b' float32[2] holds 2 NaN"
         assert (finding in done.stdout) == (ending == "raised")
-        assert done.stderr.count(finding) == warned
+        assert [line.startswith(finding) for line in done.stderr.splitlines()].count(True) == warned
         assert "'late'" not in done.stdout + done.stderr
-
-
-def test_a_guarded_run_takes_a_few_microseconds_a_node_more(guarded: Any) -> None:
-    """Off costs nothing, as `TestOff` shows; on must stay usable."""
-    from opgraft.engine import Program
-    from opgraft.plan import build_plan
-
-    program = Program(build_plan(graph_of_model(chain(*["Neg"] * 100))), guarded(), "cpu")
-    given = [f32(1, 2)]
-    program.run(given)
-    started = time.perf_counter()
-    program.run(given)
-    assert time.perf_counter() - started < 0.5

@@ -75,9 +75,9 @@ def count_text(elements: np.ndarray[Any, Any]) -> str:
     return " and ".join(texts)
 
 
-def number_text(element: Any) -> str:
-    """An element, to six digits where it is a float."""
-    return f"{element:.6g}" if np.asarray(element).dtype.kind in "fc" else str(element)
+def number_text(element: Any, digits: int = 6) -> str:
+    """An element; a float to so many significant digits."""
+    return f"{element + 0.0:.{digits}g}" if np.asarray(element).dtype.kind in "fc" else str(element)
 
 
 def place_text(place: int, shape: Sequence[int]) -> str:

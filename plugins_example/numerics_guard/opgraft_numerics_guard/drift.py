@@ -164,11 +164,11 @@ def _on_evaluator(model: onnx.ModelProto) -> Run:
 
 def difference(found: NumPyArray, expected: NumPyArray) -> tuple[float, int | None]:
     """The largest difference of two arrays, relative to the largest finite magnitude in `expected` (to 1 where that is
-    0), and its place in row-major order; infinite where NaN or infinities differ, and where shapes do (place None)."""
+    0), and its place in row-major order (None: nowhere); infinite where NaN, infinities or shapes differ."""
+    if not found.size and not expected.size:
+        return 0.0, None
     if found.shape != expected.shape:
         return np.inf, None
-    if not found.size:
-        return 0.0, 0
     wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
     found, expected = found.astype(wide).reshape(-1), expected.astype(wide).reshape(-1)
     both = np.isfinite(found) & np.isfinite(expected)
@@ -181,5 +181,5 @@ def difference(found: NumPyArray, expected: NumPyArray) -> tuple[float, int | No
 
 
 def _instead(found: NumPyArray, expected: NumPyArray, place: int) -> str:
-    ours, theirs = (number_text(each.reshape(-1)[place]) for each in (found, expected))
+    ours, theirs = (number_text(each.reshape(-1)[place], 9) for each in (found, expected))
     return f"at {place_text(place, found.shape)} {ours} instead of {theirs}"
