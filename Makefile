@@ -1,6 +1,7 @@
 # Everything here works on a machine that has Python 3.11 or newer and a C compiler.
 PYTHON ?= python3
 VENV ?= .venv
+EXPORTERS ?= .venv-exporters
 # On Linux, MLX needs a backend: cpu, cuda12 or cuda13. On a Mac it brings Metal.
 BACKEND ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test lint models conformance bench-partition clean
+.PHONY: demo test lint models conformance exporters bench-partition clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -28,6 +29,16 @@ models: $(VENV)/.installed-dev
 conformance: $(VENV)/.installed-dev
 	$(BIN)/python tests/conformance/run.py
 
+# Graphs as exporters write them; torch gets an environment of its own.
+exporters: $(VENV)/.installed-dev $(EXPORTERS)/.installed
+	$(EXPORTERS)/bin/python tests/exporters/export.py
+	$(BIN)/python tests/exporters/check.py
+
+$(EXPORTERS)/.installed: tests/exporters/requirements.txt
+	$(PYTHON) -m venv $(EXPORTERS)
+	$(EXPORTERS)/bin/python -m pip install --quiet -r tests/exporters/requirements.txt
+	touch $@
+
 bench-partition: $(VENV)/.installed-dev
 	$(BIN)/python bench/partition.py
 
@@ -44,4 +55,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info core/*.egg-info
+	rm -rf $(VENV) $(EXPORTERS) build dist *.egg-info core/*.egg-info

@@ -33,9 +33,11 @@ def dft_along_attribute(input, dft_length: Host = None, *, axis=1, inverse=0, on
 
 @op("STFT", dtypes={"signal": TRANSFORMED, "window": TRANSFORMED})
 def stft(signal, frame_step: Host, window=None, frame_length: Host = None, *, onesided=1):
-    """The DFT of each frame, multiplied by a window. signal: (N, length, 1 or 2); returns (N, frames, bins, 2).
-    ONNX STFT-17.
+    """The DFT of each frame, multiplied by a window. signal: (N, length, 1 or 2), or (N, length) as some
+    exporters write a real one; returns (N, frames, bins, 2). ONNX STFT-17.
     """
+    if signal.ndim == 2:
+        signal = signal[..., None]
     batch, length, parts = signal.shape
     whole = length if window is None else window.shape[0]
     size = whole if frame_length is None else int(frame_length.item())

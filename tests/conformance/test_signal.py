@@ -163,3 +163,10 @@ def test_an_output_type_that_mlx_lacks():
     check_declined(
         "HannWindow", integer(4), opset=17, output_datatype=17, because="output_datatype 17", output_types=["float32"]
     )
+
+
+def test_a_real_signal_may_lack_its_last_dimension() -> None:
+    x = np.random.default_rng(3).normal(size=(2, 464)).astype(np.float32)
+    window = np.hanning(64).astype(np.float32)
+    check_node("STFT", x, np.array(32), window, np.array(64), opset=17, onesided=1)
+    check_node("STFT", x, np.array(32), window, np.array(64), opset=17, onesided=1, constant=(1, 2, 3))
