@@ -24,7 +24,7 @@ and B.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -133,11 +133,11 @@ class _Contraction:
         members, last_before = self.members, self.last_before
         vertex, place, last = self.vertex_of.__getitem__, self.position.__getitem__, last_before.__getitem__
         for rank, node in enumerate(self.graph.order):
+            self.position[node] = rank.to_bytes(4, "big")
             sources = set(map(vertex, predecessors[node]))
             if sources:
                 last_before[node] = max(last_before[node], max(map(last, sources)))
             if not is_supported[node]:
-                self.position[node] = _digits(rank)
                 self._connect(sources, node)
                 continue
             home = max(sources, key=place, default=node)
@@ -149,7 +149,6 @@ class _Contraction:
                 sources = {source for source in sources if source != home and source not in known}
             else:
                 home = node
-                self.position[node] = _digits(rank)
                 members[node], self.after[node], self.before[node] = [node], set(), set()
             self.before[home] |= sources
             for source in self._connect(sources, home):
@@ -197,55 +196,65 @@ class _Contraction:
                     self.first_after[source] = index
                     changed.append(source)
 
-    def _all_after(self, vertex: int) -> set[int]:
+    def _all_after(self, vertex: int) -> Collection[int]:
         known = self.after.get(vertex)
-        return set(map(self.vertex_of.__getitem__, self.graph.successors[vertex])) if known is None else known
+        return [self.vertex_of[node] for node in self.graph.successors[vertex]] if known is None else known
 
-    def _all_before(self, vertex: int) -> set[int]:
+    def _all_before(self, vertex: int) -> Collection[int]:
         known = self.before.get(vertex)
-        return set(map(self.vertex_of.__getitem__, self.graph.predecessors[vertex])) if known is None else known
+        return [self.vertex_of[node] for node in self.graph.predecessors[vertex]] if known is None else known
 
     def _room_for_merging(self, first: int, second: int) -> bytes | None:
-        """The position for the merger of two clusters with an edge from first to second; None if they are barred.
+        """Look for a second path between two clusters with an edge from first to second.
 
-        A second path is looked for from both ends at once, nearest vertices first. There is none once the two
-        searches have passed each other. What was found from the first is then moved behind the merger, and what was
-        found from the second before it, so the positions stay in topological order.
+        Returns None if there is one. Otherwise makes room for the merged cluster, and returns its position.
         """
         if max(self.first_after[first], self.last_before[first] + 1) <= min(
             self.last_before[second], self.first_after[second] - 1
         ):
-            return None
-        ahead, behind = self.after[first], self.before[second]
-        if not ahead.isdisjoint(behind):
-            return None
-        position = self.position
-        low, high = position[first], position[second]
-        forward = _Search(first, low, 0, self._all_after, behind)
-        backward = _Search(second, high, -1, self._all_before, ahead)
-        while forward.waiting and backward.waiting and forward.waiting[0] < backward.waiting[-1]:
-            search, other = (forward, backward) if forward.effort <= backward.effort else (backward, forward)
-            if not search.near.isdisjoint(search.goal):
-                return None
-            search.explored.append(search.waiting.pop(search.end)[1])
-            for neighbour in search.near:
-                place = position[neighbour]
-                if low < place < high and neighbour not in search.seen:
-                    if neighbour in other.seen:
-                        return None
-                    search.seen.add(neighbour)
-                    insort(search.waiting, (place, neighbour))
-            if search.waiting:
-                search.look()
+            return None  # a part of the spine lies between them
 
-        room, gate = forward.waiting[0] if forward.waiting else (high, second)
-        line = [vertex for vertex in reversed(backward.explored[1:]) if position[vertex] > room]
-        behind = forward.explored[1:] + [gate] * (gate not in (first, second))
-        if line or behind:
-            for part, vertex in enumerate([*line, first, *behind]):
-                position[vertex] = room + _digits(part)
-            room = position[first]
-        return room
+        # Search forward from the first (side 0) and backward from the second (side 1). Each step explores the nearest
+        # waiting vertex of the side that has cost less, so the sides approach each other until one has nothing left or
+        # they pass. What a side finds beyond the other's next vertex is not worth keeping: the other side has seen it
+        # already, or never will.
+        position = self.position
+        look = (self._all_after, self._all_before)
+        starts = (self.after[first], self.before[second])
+        near: list[Collection[int]] = [*starts]  # the neighbours of the next vertex
+        cost = [len(starts[0]), len(starts[1])]
+        waiting = ([(position[first], first)], [(position[second], second)])  # sorted
+        seen: tuple[set[int], set[int]] = (set(), set())
+        explored: tuple[list[int], list[int]] = ([], [])
+        side = 0
+        while waiting[0] and waiting[1] and waiting[0][0] < waiting[1][-1]:
+            low, high = waiting[0][0][0], waiting[1][-1][0]
+            side = 0 if cost[0] <= cost[1] else 1
+            found, seen_here, queue = near[side], seen[side], waiting[side]
+            if not (starts[1 - side].isdisjoint(found) and seen[1 - side].isdisjoint(found)):
+                return None
+            explored[side].append(queue.pop(-side)[1])
+            for vertex in found:
+                place = position[vertex]
+                if low < place < high and vertex not in seen_here:
+                    seen_here.add(vertex)
+                    insort(queue, (place, vertex))
+            if queue:
+                near[side] = look[side](queue[-side][1])
+                cost[side] += len(near[side])
+
+        # The gate is the next vertex of the side that did not take the last step. All that is unexplored and leads to
+        # the second cluster comes before the gate or is the gate; all unexplored that the first leads to comes behind
+        # it or is it. So the merged cluster goes next to the gate, in the middle of what was explored.
+        line = [*explored[1][:0:-1], first, *explored[0][1:]]
+        room, gate = waiting[0][0] if side else waiting[1][-1]
+        if gate not in (first, second):
+            line.insert(len(line) if side else 0, gate)
+        if len(line) == 1:
+            return room
+        for part, vertex in enumerate(line):
+            position[vertex] = room + part.to_bytes(4, "big")
+        return position[first]
 
     def _merge(self, first: int, second: int, room: bytes) -> int:
         """Merge two clusters with an edge from first to second, and return the vertex that stands for both."""
@@ -256,16 +265,12 @@ class _Contraction:
         self.after[first].discard(second)
         self.before[second].discard(first)
         kept, gone = (first, second) if self._size(first) >= self._size(second) else (second, first)
-        for target in self.after[gone]:
-            if target in self.members:
-                self.before[target].discard(gone)
-                self.before[target].add(kept)
-        for source in self.before[gone]:
-            if source in self.members:
-                self.after[source].discard(gone)
-                self.after[source].add(kept)
-        self.after[kept] |= self.after.pop(gone)
-        self.before[kept] |= self.before.pop(gone)
+        for edges, edges_back in ((self.after, self.before), (self.before, self.after)):
+            for neighbour in edges[gone]:
+                if neighbour in self.members:
+                    edges_back[neighbour].discard(gone)
+                    edges_back[neighbour].add(kept)
+            edges[kept] |= edges.pop(gone)
         for node in self.members[gone]:
             self.vertex_of[node] = kept
         self.members[kept] += self.members.pop(gone)
@@ -274,29 +279,3 @@ class _Contraction:
 
     def _size(self, vertex: int) -> int:
         return len(self.members[vertex]) + len(self.after[vertex]) + len(self.before[vertex])
-
-
-class _Search:
-    """One end of a two-ended search: what can be reached from the start, explored in the order of positions."""
-
-    __slots__ = ("effort", "end", "explored", "goal", "look_from", "near", "seen", "waiting")
-
-    def __init__(self, start: int, place: bytes, end: int, look_from: Callable[[int], set[int]], goal: set[int]):
-        self.waiting = [(place, start)]  # sorted
-        self.end = end  # which end of the waiting is next
-        self.look_from = look_from
-        self.goal = goal  # the neighbours of the other start
-        self.seen = {start}
-        self.explored: list[int] = []
-        self.effort = 0
-        self.near: set[int] = set()
-        self.look()
-
-    def look(self) -> None:
-        """Look at the neighbours of the next vertex."""
-        self.near = self.look_from(self.waiting[self.end][1])
-        self.effort += len(self.near)
-
-
-def _digits(number: int) -> bytes:
-    return number.to_bytes(4, "big")
