@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from opgraft.graph import Graph, Node
-from opgraft.graph.element_types import ANY
+from opgraft.graph.element_types import HELD
 from opgraft.partition import partition
 from opgraft.registry import Candidate, Claimer, Reason
 
-DEVICE_TYPES = {"cpu": ANY, "gpu": ANY - {"float64"}}
-"""The element types that MLX computes with, by device."""
+DEVICE_TYPES = {"cpu": HELD, "gpu": HELD - {"float64"}}
+"""The element types that MLX has, or that can be held in one that it has, by device."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ def partition(node_count: int, edges: Sequence[tuple[int, int]], supported: Coll
 
 @dataclass(frozen=True)
 class _Graph:
+    nodes: list[int]
     successors: list[list[int]]
     predecessors: list[list[int]]
     is_supported: list[bool]
@@ -64,17 +65,20 @@ class _Graph:
 
     def mirrored(self) -> _Graph:
         """The same graph with every edge turned round."""
-        return _Graph(self.predecessors, self.successors, self.is_supported, self.order[::-1], self.spine[::-1])
+        turned = (self.predecessors, self.successors)
+        return _Graph(self.nodes, *turned, self.is_supported, self.order[::-1], self.spine[::-1])
 
 
 def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collection[int]) -> _Graph:
     _check_range(node_count, list(chain.from_iterable(edges)), "an edge's node")
     _check_range(node_count, supported, "supported node")
-    successors: list[list[int]] = [[] for _ in range(node_count)]
-    predecessors: list[list[int]] = [[] for _ in range(node_count)]
+    nodes = list(range(node_count))
+    successors: list[list[int]] = [[] for _ in nodes]
+    predecessors: list[list[int]] = [[] for _ in nodes]
     for producer, consumer in edges:
-        successors[producer].append(consumer)
-        predecessors[consumer].append(producer)
+        # One object for each number, wherever it stands: the caller's are spread over memory, and slow to follow.
+        successors[producer].append(nodes[consumer])
+        predecessors[consumer].append(nodes[producer])
     is_supported = [False] * node_count
     for node in supported:
         is_supported[node] = True
@@ -82,7 +86,7 @@ def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collecti
     # First in, first out: nodes come by their depth, so the predecessor that releases a node is a deepest one.
     waiting_for = list(map(len, predecessors))
     released_by = [-1] * node_count
-    order = [node for node in range(node_count) if not waiting_for[node]]
+    order = [node for node in nodes if not waiting_for[node]]
     for node in order:
         for successor in successors[node]:
             waiting_for[successor] -= 1
@@ -90,13 +94,13 @@ def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collecti
                 released_by[successor] = node
                 order.append(successor)
     if len(order) < node_count:
-        stuck = next(node for node in range(node_count) if waiting_for[node])
+        stuck = next(node for node in nodes if waiting_for[node])
         raise ValueError(f"the edges form a cycle, at or before node {stuck}")
 
     spine = order[-1:]
     while spine and released_by[spine[-1]] >= 0:
         spine.append(released_by[spine[-1]])
-    return _Graph(successors, predecessors, is_supported, order, spine[::-1])
+    return _Graph(nodes, successors, predecessors, is_supported, order, spine[::-1])
 
 
 def _check_range(node_count: int, nodes: Collection[int], what: str) -> None:
@@ -114,9 +118,9 @@ class _Contraction:
     """
 
     def __init__(self, graph: _Graph) -> None:
-        count = len(graph.order)
+        count = len(graph.nodes)
         self.graph = graph
-        self.vertex_of = list(range(count))
+        self.vertex_of = graph.nodes.copy()
         self.position = [_UNPLACED] * count
         # By vertex, and for clusters only: a lone unsupported node has the neighbours that the graph gives it.
         self.members: dict[int, list[int]] = {}

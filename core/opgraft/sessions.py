@@ -19,6 +19,7 @@ from opgraft.graph.onnx_source import graph_of_model, load_model
 from opgraft.host import EP_NAME, observers, register
 from opgraft.host.devices import default_device
 from opgraft.host.options import parse_options
+from opgraft.ort_values import DTYPE_OF_TEXT
 from opgraft.registry import load_registry
 from opgraft.report import Coverage, coverage_of
 
@@ -195,11 +196,10 @@ def _random_array(generator: np.random.Generator, dtype: np.dtype[Any], shape: l
     return generator.random(shape).astype(dtype)
 
 
-_ORT_NAMES = {"float32": "float", "float64": "double"}
 _ORT_TYPES: dict[str, np.dtype[Any]] = {
-    f"tensor({_ORT_NAMES.get(name, name)})": storage
-    for name, storage in STORAGE.items()
-    if storage is not None and storage.name == name
+    text: storage
+    for text, name in DTYPE_OF_TEXT.items()
+    if (storage := STORAGE[name]) is not None and storage.name == name
 }
 
 

@@ -14,13 +14,14 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from opgraft import ort_values
 from opgraft.claims import Decisions, decide
 from opgraft.engine import Program, VerifiedRegistry
 from opgraft.errors import ContractError, ModelError
-from opgraft.graph import ONNX_DOMAIN, Array, Graph
-from opgraft.graph.element_types import ONNX_OF_NAME
-from opgraft.graph.onnx_source import graph_of_model
-from opgraft.ops.arrays import element_type, to_host
+from opgraft.graph import ONNX_DOMAIN, Array, Graph, Value
+from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX, ONNX_OF_NAME
+from opgraft.graph.onnx_source import graph_of_model, storage_form
+from opgraft.ops.arrays import element_type, host_from_storage, to_host
 from opgraft.plan import build_plan
 from opgraft.registry import Registry, load_registry
 
@@ -101,6 +102,8 @@ def run_model(
 ) -> list[Array]:
     """Run a whole model through the handlers, without ONNX Runtime. An input that has an initializer may be left out.
 
+    Arrays of ml_dtypes go in; bfloat16 comes out as float32, and a type that MLX lacks as the one that it is held in.
+
     Raises:
         ModelError: `inputs` lacks one of the model's.
         ContractError: an output is of another element type than the model says.
@@ -108,20 +111,26 @@ def run_model(
     graph = graph_of_model(model)
     plan = build_plan(graph)
     program = Program(plan, registry or load_registry(), device)
-    outputs = program.run([_given(graph, inputs, value.name) for value in plan.inputs])
+    outputs = program.run([_given(graph, inputs, value) for value in plan.inputs])
     for value, output in zip(plan.output_values, outputs, strict=True):
         found = element_type(output)
-        if value.dtype is not None and found != value.dtype:
+        if value.dtype is not None and found != HELD_AS.get(value.dtype):
             raise ContractError(f"output {value.name!r} came out as {found}, and the model says {value.dtype}")
     return [to_host(each) for each in outputs]
 
 
-def _given(graph: Graph, inputs: Mapping[str, Array], name: str) -> Array:
-    if name in inputs:
-        return inputs[name]
-    if name in graph.initializers:
-        return graph.initializers[name].read()
-    raise ModelError(f"the model's input {name!r} is not given")
+def _given(graph: Graph, inputs: Mapping[str, Array], value: Value) -> Array:
+    if value.name in inputs:
+        return _stored(np.asarray(inputs[value.name]))
+    if value.name in graph.initializers:
+        return graph.initializers[value.name].read()
+    raise ModelError(f"the model's input {value.name!r} is not given")
+
+
+def _stored(array: Array) -> Array:
+    """An array in storage form, if it is of a type of ml_dtypes."""
+    registered = array.dtype.isbuiltin == 2
+    return storage_form(array, NAME_OF_ONNX[helper.np_dtype_to_tensor_dtype(array.dtype)]) if registered else array
 
 
 def reference_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array], reference: Reference = "cpu") -> list[Array]:
@@ -133,7 +142,8 @@ def reference_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array], refer
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(inputs)))
+    names = [NAME_OF_ONNX.get(info.type.tensor_type.elem_type) for info in model.graph.output]
+    return [host_from_storage(each, name) for each, name in zip(ort_values.run(session, inputs), names, strict=True)]
 
 
 def check_model(
@@ -211,9 +221,10 @@ def assert_same(output: Array, expected: Array, tolerance: float, name: str = "o
         AssertionError: they differ.
     """
     expected = np.asarray(expected)
-    assert output.shape == expected.shape, f"{name}: shape {output.shape}, expected {expected.shape}"
     if expected.dtype.name == "bfloat16":
         expected = expected.astype(np.float32)
+    expected = _stored(expected)
+    assert output.shape == expected.shape, f"{name}: shape {output.shape}, expected {expected.shape}"
     assert output.dtype == expected.dtype, f"{name}: {output.dtype}, expected {expected.dtype}"
     if output.dtype.kind not in "fc":
         np.testing.assert_array_equal(output, expected, err_msg=name)

@@ -62,10 +62,19 @@ def windows(
     dilations: Sequence[int] | None,
     pads: Sequence[int] | None,
     auto_pad: str,
-    ceil_mode: int = 0,
+    ceil_mode: int | None = None,
 ) -> Windows:
-    """The windows that ONNX's attributes mean. SAME pads so that there are ceil(size / stride) windows."""
+    """The windows that ONNX's attributes mean. SAME pads so that there are ceil(size / stride) windows.
+
+    Args:
+        ceil_mode: pooling's; without it, no window is larger than the padded image.
+
+    Raises:
+        ValueError: a window without extent, or too large for the padded image.
+    """
     rank = len(sizes)
+    if min(kernel, default=1) < 1:
+        raise ValueError(f"a kernel of size {list(kernel)} is empty")
     strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
     reach = [(length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)]
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
@@ -83,7 +92,9 @@ def windows(
             upward = ceil_mode or room < 0  # ONNX Runtime divides toward zero: a lone window may go over the end
             count = (-(-room // stride) if upward else room // stride) + 1
             starts_in_end_padding = ceil_mode and (count - 1) * stride >= size + begin
-            outputs.append(max(0, count - 1 if starts_in_end_padding else count))
+            outputs.append(count - 1 if starts_in_end_padding else count)
+            if outputs[-1] < 0 or (ceil_mode is None and room < 0):
+                raise ValueError(f"a window over {length} elements is too large for {size} with pads {begin} and {end}")
     return Windows(tuple(sizes), tuple(kernel), strides, dilations, tuple(begins), tuple(ends), tuple(outputs))
 
 

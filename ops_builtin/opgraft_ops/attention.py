@@ -7,9 +7,10 @@ from math import sqrt
 import mlx.core as mx
 
 from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import BOOL, FLOATS, Context, op
+from opgraft.ops import BOOL, FLOATS, Anywhere, Context, op
 from opgraft.ops.arrays import MLX_TYPE
 from opgraft_ops._folding import widened
+from opgraft_ops._shared import lengths_within, within
 from opgraft_ops.reduction import softmax
 
 RAW, CAPPED, BIASED, SOFTMAX = range(4)
@@ -30,7 +31,7 @@ def attention(
     attn_mask=None,
     past_key=None,
     past_value=None,
-    nonpad_kv_seqlen=None,
+    nonpad_kv_seqlen: Anywhere = None,
     *,
     is_causal=0,
     kv_num_heads=None,
@@ -56,7 +57,7 @@ def attention(
     queries, keys = query.shape[2], key.shape[2]
     offset = 0 if past_key is None else past_key.shape[2]
     if nonpad_kv_seqlen is not None:
-        nonpad_kv_seqlen = mx.reshape(nonpad_kv_seqlen, (-1, 1, 1, 1))
+        nonpad_kv_seqlen = mx.reshape(lengths_within(nonpad_kv_seqlen, keys), (-1, 1, 1, 1))
         offset = nonpad_kv_seqlen - queries
     left = left_window_size if left_window_size >= 0 else None
     right = min([0] * is_causal + [right_window_size] * (right_window_size >= 0), default=None)
@@ -193,17 +194,18 @@ def softmax_type(ctx: Context, precision: int | None, dtype: mx.Dtype) -> mx.Dty
 
 @op("RotaryEmbedding", since=23, dtypes={name: SMALL_FLOATS for name in ("X", "cos_cache", "sin_cache")})
 def rotary_embedding(
-    X, cos_cache, sin_cache, position_ids=None, *, interleaved=0, num_heads=None, rotary_embedding_dim=0
+    X, cos_cache, sin_cache, position_ids: Anywhere = None, *, interleaved=0, num_heads=None, rotary_embedding_dim=0
 ):
     """Each position's pairs of elements, rotated by its angles. X: (B, heads, T, D) or (B, T, heads * D); the caches:
     (B, T, D / 2), or (positions, D / 2) with position_ids (B, T). ONNX RotaryEmbedding-23.
     """
     heads = split_heads(X, num_heads)
     width = rotary_embedding_dim or heads.shape[3]
-    cosine, sine = (
-        mx.expand_dims(each if position_ids is None else mx.take(each, position_ids, axis=0), 1)
-        for each in (cos_cache, sin_cache)
-    )
+    caches = cos_cache, sin_cache
+    if position_ids is not None:
+        places = within(position_ids, min(each.shape[0] for each in caches), from_end=False)
+        caches = (mx.take(each, places, axis=0) for each in caches)
+    cosine, sine = (mx.expand_dims(each, 1) for each in caches)
     rotating, still = heads[..., :width], heads[..., width:]
     first, second = (rotating[..., 0::2], rotating[..., 1::2]) if interleaved else mx.split(rotating, 2, axis=-1)
     rotated = (cosine * first - sine * second, sine * first + cosine * second)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import ANY, BOOL, NUMBERS, Node, op
-from opgraft.ops.arrays import MLX_TYPE, TYPE_NAME
+from opgraft.graph.element_types import BITS, NAME_OF_ONNX
+from opgraft.ops import BOOL, HELD, NARROW, NUMBERS, PACKED, Node, op
+from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
+from opgraft_ops import _narrow
 from opgraft_ops._table import quiet
 
-CASTABLE = NUMBERS | BOOL
+CASTABLE = NUMBERS | BOOL | NARROW
 
 BY_WAY_OF = {"int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64"}
 """What a float becomes first on its way to a short integer: so one that does not fit wraps on every device, as it does
 on ONNX Runtime's CPU provider, where a conversion straight from float may also saturate."""
-
-BITS = {"bool": 8, "bfloat16": 16, "complex64": 64} | {
-    name: np.dtype(name).itemsize * 8 for name in ANY - {"bool", "bfloat16", "complex64"}
-}
 
 
 def converted(x: mx.array, target: str) -> mx.array:
@@ -45,44 +42,54 @@ def target_of(to: int | str) -> str:
     return {"FLOAT": "float32", "DOUBLE": "float64"}.get(to, to.lower())
 
 
+def cast_between(x, source: str | None, target: str, saturate=1, round_mode="up"):
+    """x, which holds elements of type `source`, as what holds them in type `target`."""
+    x = _narrow.values(x, source)
+    if target in NARROW:
+        return _narrow.holding(x, target, saturate, round_mode)
+    return converted(x, target) if isinstance(x, mx.array) else converted_on_host(x, target)
+
+
 @op("Cast", dtypes=CASTABLE)
-def cast(input, *, to, saturate=1, round_mode="up"):
+def cast(ctx, input, *, to, saturate=1, round_mode="up"):
     """input in element type `to`. ONNX Cast-28; saturate and round_mode matter only to 8-bit floats."""
-    return converted(input, target_of(to))
-
-
-@cast.host
-def _(input, *, to, saturate=1, round_mode="up"):
-    return converted_on_host(input, target_of(to))
-
-
-@cast.condition
-def _(node: Node):
-    target = target_of(node.attributes["to"])
-    node.require(target in CASTABLE, f"MLX has no element type {target}, to which this casts")
+    return cast_between(input, ctx.node.dtype(0), target_of(to), saturate, round_mode)
 
 
 @op("CastLike", since=15, dtypes=CASTABLE)
-def cast_like(input, target_type, *, saturate=1, round_mode="up"):
+def cast_like(ctx, input, target_type, *, saturate=1, round_mode="up"):
     """input in the element type of target_type. ONNX CastLike-25."""
-    return converted(input, TYPE_NAME[target_type.dtype])
+    target = ctx.node.dtype(1) or element_type(target_type)
+    return cast_between(input, ctx.node.dtype(0), target, saturate, round_mode)
 
 
-@cast_like.host
-def _(input, target_type, *, saturate=1, round_mode="up"):
-    return converted_on_host(input, target_type.dtype.name)
+cast.host(quiet(cast.function))
+cast_like.host(quiet(cast_like.function))
 
 
-@op("BitCast", since=26)
+@cast.condition
+@cast_like.condition
+def _(node: Node):
+    target = target_of(node.attributes["to"]) if "to" in node.attributes else node.dtype(1)
+    node.require(target in CASTABLE | {None}, f"MLX has no element type {target}, to which this casts")
+    mode = node.attributes.get("round_mode", "up")
+    node.require(mode in _narrow.ROUND_MODES, f"round_mode {mode!r} is not one of {', '.join(_narrow.ROUND_MODES)}")
+
+
+@op("BitCast", since=26, dtypes=HELD)
 def bit_cast(input, *, to):
     """The bits of input read as element type `to`, of the same width. ONNX BitCast-26."""
-    return input.view(MLX_TYPE[target_of(to)])
+    target = target_of(to)
+    if target not in PACKED:
+        return input.view(HELD_TYPE[target])
+    unused = 8 - BITS[target]
+    return (input.view(mx.uint8) << unused).view(HELD_TYPE[target]) >> unused
 
 
 @bit_cast.condition
 def _(node: Node):
     source, target = node.dtype(0), target_of(node.attributes["to"])
-    node.require(target in ANY, f"MLX has no element type {target}, as which this reads bits")
+    node.require(target in HELD, f"MLX has no element type {target}, as which this reads bits")
     node.require(
         source is None or BITS[source] == BITS[target],
         f"{source} and {target} differ in width, which BitCast rules out",

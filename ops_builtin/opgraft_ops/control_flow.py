@@ -12,20 +12,20 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Anywhere, Host, Value, op, to_device, to_host
-from opgraft.ops.arrays import MLX_TYPE
+from opgraft.ops import HELD, Anywhere, Host, Value, op, to_device, to_host
+from opgraft.ops.arrays import HELD_TYPE
 
 TRIPS_BETWEEN_EVALUATIONS = 16
 """After so many trips what a loop has made so far is computed, so that MLX's graph stays small over thousands."""
 
 
-@op("If")
+@op("If", dtypes=HELD)
 def if_(cond: Host, *, then_branch, else_branch):
     """The outputs of one branch. cond: a single boolean. ONNX If-25."""
     return then_branch() if cond.item() else else_branch()
 
 
-@op("Loop")
+@op("Loop", dtypes=HELD)
 def loop(ctx, M: Host = None, cond: Host = None, *v_initial: Anywhere, body):
     """Run the body at most M times and while its first output holds; the final states, then each scan output stacked.
 
@@ -50,7 +50,7 @@ def loop(ctx, M: Host = None, cond: Host = None, *v_initial: Anywhere, body):
     return (*states, *collected.stacked())
 
 
-@op("Scan", since=9)
+@op("Scan", since=9, dtypes=HELD)
 def scan(
     ctx,
     *initial_state_and_scan_inputs: Anywhere,
@@ -168,7 +168,7 @@ def known_sizes(value: Value) -> list[int]:
 
 
 def zeros(shape: Sequence[int], value: Value) -> mx.array:
-    return mx.zeros(shape, MLX_TYPE[value.dtype or "float32"])
+    return mx.zeros(shape, HELD_TYPE[value.dtype or "float32"])
 
 
 def padded(array: Any, length: int) -> Any:

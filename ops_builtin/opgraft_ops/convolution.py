@@ -34,8 +34,8 @@ Term = tuple[mx.array, int, mx.array]
 def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     """X (N, C, D1...Dn) correlated with W (M, C / group, k1...kn), plus B (M): (N, M, O1...On). ONNX Conv-22."""
     place = windows(X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad)
-    if 0 in (X.shape[0], W.shape[0], *place.outputs):
-        return mx.zeros((X.shape[0], W.shape[0], *place.outputs), X.dtype)
+    if 0 in (X.shape[0], *W.shape[:2], *place.outputs):
+        return _of_no_terms((X.shape[0], W.shape[0], *place.outputs), B, X.dtype)
     on_cpu = ctx.device == "cpu"
     working = widened if on_cpu else _same
     x, bias = channels_last(working(X)), None if B is None else working(B)
@@ -77,8 +77,8 @@ def conv_transpose(
         X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape
     )
     channels = W.shape[1] * group
-    if 0 in (X.shape[0], channels, *outputs):
-        return mx.zeros((X.shape[0], channels, *outputs), X.dtype)
+    if 0 in (X.shape[0], *W.shape[:2], *outputs):
+        return _of_no_terms((X.shape[0], channels, *outputs), B, X.dtype)
     on_cpu = ctx.device == "cpu"
     working = widened if on_cpu else _same
     x, bias = channels_last(working(X)), None if B is None else working(B)
@@ -111,8 +111,8 @@ def conv_integer(
     """Conv of integers less their zero points, in int32: x (N, C, D1...Dn), w (M, C / group, k1...kn). x_zero_point is
     one value; w_zero_point one, or one for each of the M. ONNX ConvInteger-10."""
     place = windows(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
-    if 0 in (x.shape[0], w.shape[0], *place.outputs):
-        return mx.zeros((x.shape[0], w.shape[0], *place.outputs), mx.int32)
+    if 0 in (x.shape[0], *w.shape[:2], *place.outputs):
+        return _of_no_terms((x.shape[0], w.shape[0], *place.outputs), None, mx.int32)
     image = channels_last(x).astype(mx.float32)
     if x_zero_point is not None:
         image = image - x_zero_point.astype(mx.float32)
@@ -153,6 +153,12 @@ for _handler in (conv, conv_transpose, conv_integer):
 
 def _same(x):
     return x
+
+
+def _of_no_terms(shape: Sequence[int], bias: mx.array | None, dtype: mx.Dtype) -> mx.array:
+    """A convolution of no channels, or without elements, (N, M, O1...On): nothing but its bias (M)."""
+    y = mx.zeros(shape, dtype)
+    return y if bias is None else y + bias.reshape(-1, *[1] * (len(shape) - 2))
 
 
 def _laid_out(x: mx.array, weight: mx.array, place: Windows, group: int) -> mx.array:
@@ -369,9 +375,12 @@ def transposed_places(
     """Where ConvTranspose's output lies in the whole that its windows reach: its begin and its size for each axis.
 
     Raises:
-        ValueError: `output_shape` asks for a stride or more beyond the whole.
+        ValueError: a kernel of size 0, an output without extent, or an `output_shape` that asks for a stride or more
+            beyond the whole.
     """
     rank = len(sizes)
+    if min(kernel) < 1:
+        raise ValueError(f"a kernel of size {list(kernel)} is empty")
     parts = zip(sizes, kernel, strides, dilations, output_padding or [0] * rank, strict=True)
     whole = [stride * (size - 1) + (length - 1) * dilation + 1 + more for size, length, stride, dilation, more in parts]
     if output_shape:
@@ -383,7 +392,9 @@ def transposed_places(
     else:
         both = [0] * (2 * rank) if auto_pad == "VALID" else list(pads or [0] * (2 * rank))
         outputs = [length - begin - end for length, begin, end in zip(whole, both[:rank], both[rank:], strict=True)]
-        return tuple(both[:rank]), tuple(max(0, output) for output in outputs)
+        if min(outputs) < 1:
+            raise ValueError(f"pads {both} leave nothing of {whole}")
+        return tuple(both[:rank]), tuple(outputs)
     totals = [max(0, length - output) for length, output in zip(whole, outputs, strict=True)]
     begins = [total // 2 if auto_pad == "SAME_UPPER" else total - total // 2 for total in totals]
     return tuple(begins), tuple(outputs)

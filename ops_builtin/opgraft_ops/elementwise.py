@@ -72,7 +72,18 @@ def quotient(A: mx.array, B: mx.array) -> mx.array:
 
 
 def quotient_on_host(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    return A / B if A.dtype.kind == "f" else (A - np.fmod(A, B)) // B
+    return A / B if A.dtype.kind == "f" else (A - np.fmod(A, B)) // divisor(B)
+
+
+def divisor(B: Any) -> Any:
+    """What integers are divided by.
+
+    Raises:
+        ZeroDivisionError: an integer among those known on the host is 0.
+    """
+    if isinstance(B, np.ndarray) and B.dtype.kind in "iu" and not B.all():
+        raise ZeroDivisionError("integer division by zero")
+    return B
 
 
 # name, MLX's function, NumPy's, what it computes
@@ -80,17 +91,30 @@ ARITHMETIC = (
     ("Add", mx.add, np.add, "A + B, with broadcasting; integers wrap. ONNX Add-14."),
     ("Sub", mx.subtract, np.subtract, "A - B, with broadcasting; integers wrap. ONNX Sub-14."),
     ("Mul", mx.multiply, np.multiply, "A * B, with broadcasting; integers wrap. ONNX Mul-14."),
-    ("Div", quotient, quotient_on_host, "A / B, with broadcasting; integers toward zero. ONNX Div-14."),
 )
 
 arithmetic = [row(name, "A B", *functions, NUMBERS, meaning, since=7) for name, *functions, meaning in ARITHMETIC]
 legacy = [legacy_row(name, function, NUMBERS) for name, function, _, _ in ARITHMETIC]
+legacy_divide = legacy_row("Div", quotient, NUMBERS)
+divide = row("Div", "A B", quotient, quotient_on_host, FLOATS, "A / B, with broadcasting. ONNX Div-14.", since=7)
+
+
+@op("Div", since=7, dtypes=INTEGERS)
+def divide_integers(A, B: Anywhere):
+    """A / B toward zero, with broadcasting. A zero in B is an error where the host knows B; on the device, which cannot
+    raise, it gives 0. ONNX Div-14."""
+    return quotient(A, to_device(divisor(B)))
+
+
+divide_integers.host(quiet(quotient_on_host))
 
 
 @op("Mod", since=10, dtypes=NUMBERS)
-def mod(A, B, *, fmod=0):
+def mod(A, B: Anywhere, *, fmod=0):
     """What is left of A after division by B, with broadcasting: with the sign of A where fmod is 1, otherwise of B.
+    An integer zero in B is an error where the host knows B; on the device, which cannot raise, it leaves A.
     ONNX Mod-28."""
+    B = to_device(divisor(B))
     if not fmod and not mx.issubdtype(A.dtype, mx.signedinteger):
         return mx.remainder(A, B)
     integer = mx.issubdtype(A.dtype, mx.integer)
@@ -102,7 +126,7 @@ def mod(A, B, *, fmod=0):
 @mod.host
 @quiet
 def _(A, B, *, fmod=0):
-    return np.fmod(A, B) if fmod else np.remainder(A, B)
+    return np.fmod(A, divisor(B)) if fmod else np.remainder(A, divisor(B))
 
 
 @mod.condition

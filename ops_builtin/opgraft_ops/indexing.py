@@ -14,8 +14,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Anywhere, Context, Host, op, to_device
-from opgraft_ops._shared import Array, Numpy, along
+from opgraft.ops import HELD, Anywhere, Context, Host, op, to_device
+from opgraft_ops._shared import Array, Numpy, along, within
 
 REDUCTIONS = {
     "add": (np.add, "add"),
@@ -141,7 +141,7 @@ def _(node):
     node.require(reduction == "none" or reduction in REDUCTIONS, f"reduction {reduction!r} is not known")
 
 
-@op("TensorScatter")
+@op("TensorScatter", dtypes={"past_cache": HELD, "update": HELD})
 def tensor_scatter(ctx, past_cache, update, write_indices: Anywhere = None, *, axis=-2, mode="linear"):
     """past_cache (B, ..., L, ...) with update (B, ..., S, ...) written along `axis`, for batch entry b from
     write_indices[b] on (by default 0); "circular" goes on at the start. ONNX TensorScatter-24.
@@ -149,9 +149,11 @@ def tensor_scatter(ctx, past_cache, update, write_indices: Anywhere = None, *, a
     cache, update = mx.moveaxis(past_cache, axis, 1), mx.moveaxis(update, axis, 1)
     batch, length = cache.shape[:2]
     first = np.zeros(batch, np.int64) if write_indices is None else write_indices
+    if isinstance(first, np.ndarray) and (first < 0).any():
+        raise IndexError(f"write_indices hold {first.min()}, which is less than 0")
     arange = np.arange if isinstance(first, np.ndarray) else mx.arange
     places = first[:, None] + arange(update.shape[1])
-    places = within(places % length if mode == "circular" else places, length)
+    places = within(places % length if mode == "circular" else places, length, from_end=False)
     return mx.moveaxis(_written(ctx, cache, (mx.arange(batch)[:, None], places), update, "none"), 1, axis)
 
 
@@ -203,19 +205,6 @@ def unique(ctx, X: Host, *, axis=None, sorted=1):
     if ctx.node.dtype(0) == "bfloat16":
         values = to_device(values).astype(mx.bfloat16)
     return values, first, inverse, counts
-
-
-def within(indices: Array, sizes: int | Numpy) -> mx.array:
-    """Indices into dimensions of `sizes` (one for all, or one for each entry of the last axis), none out of range.
-
-    Raises:
-        IndexError: one of those known on the host is.
-    """
-    if isinstance(indices, mx.array):
-        return mx.clip(indices, -mx.array(sizes, indices.dtype), mx.array(sizes, indices.dtype) - 1)
-    if not np.all((np.negative(sizes) <= indices) & (indices < sizes)):
-        raise IndexError(f"indices from {indices.min()} to {indices.max()} do not fit dimensions of {sizes}")
-    return to_device(indices)
 
 
 def flat_places(shape: Sequence[int], indices: Array) -> mx.array:

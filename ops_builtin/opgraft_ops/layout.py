@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import Anywhere, Host, op
+from opgraft.ops import HELD, Anywhere, Host, op
 from opgraft.ops.arrays import MLX_TYPE, element_type
-from opgraft_ops._shared import Array, Integers, Numpy, along, same_on_host
+from opgraft_ops._shared import Array, Integers, Numpy, along, lengths_within, same_on_host
 
 
 @op("Concat")
@@ -151,18 +151,22 @@ def pad_attribute(data, *, pads, mode="constant", value=0.0):
     return padded(data, *_pairs(pads), mode, mx.array(value, data.dtype))
 
 
-@op("Pad", since=11)
+PADDABLE = HELD - {"float8e8m0"}
+"""float8e8m0 has no zero to pad with."""
+
+
+@op("Pad", since=11, dtypes={"data": PADDABLE, "constant_value": PADDABLE})
 def pad(data, pads: Host, constant_value=None, axes: Host | None = None, *, mode="constant"):
     """data with pads = [before..., after...] elements added (removed where negative) along `axes`, by default all.
 
-    Removing comes first. Reflected pads may be longer than the dimension, as in NumPy. ONNX Pad-25.
+    Removing comes first. Reflected pads must be shorter than the dimension. ONNX Pad-25.
     """
     return padded(data, *_pairs(pads, data.ndim, axes), mode, constant_value)
 
 
 @pad.host
 def pad_on_host(data, pads, constant_value=None, axes=None, *, mode="constant"):
-    data, widths = _cropped(data, *_pairs(pads, data.ndim, axes))
+    data, widths = _cropped(data, *_pairs(pads, data.ndim, axes), mode)
     value = {"constant_values": 0 if constant_value is None else constant_value.item()} if mode == "constant" else {}
     return np.pad(data, widths, mode, **value)
 
@@ -179,7 +183,7 @@ def padded(
     data: mx.array, before: Sequence[int], after: Sequence[int], mode: Any = "constant", value: mx.array | None = None
 ) -> mx.array:
     """data with before[i] and after[i] elements added at the ends of dimension i, or removed where negative."""
-    data, widths = _cropped(data, before, after)
+    data, widths = _cropped(data, before, after, mode)
     if mode == "constant":
         value = mx.array(0, data.dtype) if value is None else value.reshape([])
         return mx.pad(data, widths, constant_values=value) if any(map(any, widths)) else data
@@ -192,13 +196,19 @@ def padded(
     return data
 
 
-def _cropped(data: Any, before: Sequence[int], after: Sequence[int]) -> tuple[Any, list[tuple[int, int]]]:
-    """data less what negative pads remove, and the (before, after) widths still to add along each dimension."""
+def _cropped(data: Any, before: Sequence[int], after: Sequence[int], mode: str) -> tuple[Any, list[tuple[int, int]]]:
+    """data less what negative pads remove, and the (before, after) widths still to add along each dimension.
+
+    Raises:
+        ValueError: the pads remove more than there is, or what is left is too short to be reflected so far.
+    """
     index = []
     for size, left, right in zip(data.shape, before, after, strict=True):
         start, stop = max(0, -left), size - max(0, -right)
         if start > stop:
             raise ValueError(f"pads {left} and {right} remove more than the {size} elements there are")
+        if mode == "reflect" and max(left, right, 0) > max(0, stop - start - 1):
+            raise ValueError(f"pads {left} and {right} reflect more than {stop - start} elements allow")
         index.append(slice(start, stop))
     return data[tuple(index)], [(max(0, left), max(0, right)) for left, right in zip(before, after, strict=True)]
 
@@ -295,6 +305,8 @@ def one_hot(indices, depth: Host, values, *, axis=-1):
 
     Negative indices count from the end; those out of range are off everywhere; fractions are cut off. ONNX OneHot-28.
     """
+    if values.shape != (2,):
+        raise ValueError(f"values of shape {list(values.shape)} are not the two, off and on")
     depth = int(depth.item())
     kind = mx.uint64 if indices.dtype == mx.uint64 else mx.int64
     indices = mx.expand_dims(indices.astype(kind), axis)
@@ -312,8 +324,8 @@ def one_hot_on_host(indices, depth, values, *, axis=-1):
 
 
 @op("ReverseSequence")
-def reverse_sequence(input, sequence_lens, *, batch_axis=1, time_axis=0):
+def reverse_sequence(input, sequence_lens: Anywhere, *, batch_axis=1, time_axis=0):
     """input with the first sequence_lens[i] steps of each batch entry i in reverse order. ONNX ReverseSequence-28."""
     places = mx.arange(input.shape[time_axis], dtype=mx.int64).reshape(along(input.ndim, time_axis))
-    lengths = mx.clip(sequence_lens, 0, input.shape[time_axis]).reshape(along(input.ndim, batch_axis))
+    lengths = lengths_within(sequence_lens, input.shape[time_axis]).reshape(along(input.ndim, batch_axis))
     return mx.take_along_axis(input, mx.where(places < lengths, lengths - 1 - places, places), time_axis)

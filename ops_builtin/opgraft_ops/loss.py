@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
-from opgraft.ops import FLOATS, op
+from opgraft.ops import FLOATS, Anywhere, op, to_device
 from opgraft_ops._folding import Fold, exponential, widened
+from opgraft_ops._shared import within
 
 
 @op("NegativeLogLikelihoodLoss", dtypes={"input": FLOATS, "weight": FLOATS})
-def negative_log_likelihood_loss(input, target, weight=None, *, ignore_index=None, reduction="mean"):
+def negative_log_likelihood_loss(input, target: Anywhere, weight=None, *, ignore_index=None, reduction="mean"):
     """-input at each target class, times the class's weight; or their sum, or their weighted mean.
     input (N, C, ...), target (N, ...). ONNX NegativeLogLikelihoodLoss-22."""
     return loss(widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
 
 
 @op("SoftmaxCrossEntropyLoss", dtypes={"scores": FLOATS, "weights": FLOATS})
-def softmax_cross_entropy_loss(scores, labels, weights=None, *, ignore_index=None, reduction="mean"):
+def softmax_cross_entropy_loss(scores, labels: Anywhere, weights=None, *, ignore_index=None, reduction="mean"):
     """The negative log likelihood loss of LogSoftmax(scores) over the classes, and LogSoftmax itself.
     scores (N, C, ...), labels (N, ...). ONNX SoftmaxCrossEntropyLoss-13."""
     classes = Fold((1,))
@@ -29,10 +31,15 @@ def softmax_cross_entropy_loss(scores, labels, weights=None, *, ignore_index=Non
 
 def loss(log_prob, target, weight, ignore_index, reduction):
     """The negative log likelihood of the target classes; ignored ones weigh nothing."""
-    counted = mx.ones(target.shape, mx.bool_) if ignore_index is None else target != ignore_index
-    target = mx.where(counted, target, mx.zeros_like(target))
+    classes = log_prob.shape[1]
+    library = np if isinstance(target, np.ndarray) else mx
+    counted = library.ones(target.shape, library.bool_) if ignore_index is None else target != ignore_index
+    target = within(library.where(counted, target, library.zeros_like(target)), classes)
+    counted = to_device(counted)
     importance = counted.astype(log_prob.dtype)
     if weight is not None:
+        if weight.shape != (classes,):
+            raise ValueError(f"weights of shape {list(weight.shape)} do not fit {classes} classes")
         importance = importance * mx.take(widened(weight), target)
     likelihood = mx.squeeze(mx.take_along_axis(log_prob, mx.expand_dims(target, 1), axis=1), 1)
     losses = mx.where(counted, -likelihood * importance, mx.zeros_like(likelihood))

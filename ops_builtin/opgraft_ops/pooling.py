@@ -14,8 +14,9 @@ from operator import add
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import FLOATS, Host, op
+from opgraft.ops import FLOATS, Anywhere, Host, op, to_device
 from opgraft_ops._folding import widened
+from opgraft_ops._shared import within
 from opgraft_ops._windows import Windows, channels_first, channels_last, fitted, windows
 
 Combine = Callable[[mx.array, mx.array], mx.array]
@@ -23,13 +24,25 @@ Combine = Callable[[mx.array, mx.array], mx.array]
 
 @op("AveragePool", dtypes=FLOATS)
 def average_pool(
-    X, *, kernel_shape, auto_pad="NOTSET", ceil_mode=0, count_include_pad=0, dilations=None, pads=None, strides=None
+    ctx,
+    X,
+    *,
+    kernel_shape,
+    auto_pad="NOTSET",
+    ceil_mode=0,
+    count_include_pad=0,
+    dilations=None,
+    pads=None,
+    strides=None,
 ):
     """Mean over sliding windows, over what is not padding unless count_include_pad: X (N, C, D1...Dn) gives
     (N, C, O1...On). ONNX AveragePool-22."""
     place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = _pooled(channels_last(widened(X)), place, add, 0)
-    counts = np.maximum(reduce(np.multiply.outer, _counts(place, bool(count_include_pad))), 1)
+    if count_include_pad and not ceil_mode and ctx.node.since_version < 19:  # as in ONNX Runtime, whole windows
+        counts = np.full(place.outputs, prod(place.kernel))
+    else:
+        counts = np.maximum(reduce(np.multiply.outer, _counts(place, bool(count_include_pad))), 1)
     if counts.size and (counts == counts.flat[0]).all():
         mean = total / int(counts.flat[0])
     else:
@@ -91,13 +104,13 @@ def global_lp_pool(X, *, p=2):
 
 
 @op("MaxUnpool", since=9, dtypes={"X": FLOATS})
-def max_unpool(X, I, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):  # noqa: E741
+def max_unpool(X, I: Anywhere, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):  # noqa: E741
     """Zeros, with X (N, C, D1...Dn) set at the flat positions I, as of MaxPool's Indices. ONNX MaxUnpool-22."""
     shape = (*X.shape[:2], *unpooled_sizes(X.shape[2:], kernel_shape, pads, strides))
     flat = mx.zeros((prod(shape),), X.dtype)
     if X.size == 0:
         return flat.reshape(shape)
-    flat[I.reshape(-1)] = X.reshape(-1)
+    flat[within(I.reshape(-1), flat.size, from_end=False)] = X.reshape(-1)
     return flat.reshape(shape)
 
 
@@ -114,11 +127,14 @@ def _(node):
 
 
 @op("MaxRoiPool", dtypes=FLOATS)
-def max_roi_pool(X, rois, *, pooled_shape, spatial_scale=1.0):
+def max_roi_pool(X, rois: Anywhere, *, pooled_shape, spatial_scale=1.0):
     """Maximum over the bins of each region, 0 over an empty bin: X (N, C, H, W) and rois (R, 5), each an image's number
     and x1, y1, x2, y2, both ends included, give (R, C, pooled_shape...). ONNX MaxRoiPool-22."""
-    regions = rois.astype(mx.float32)
-    corners = regions[:, 1:] * spatial_scale
+    if rois.shape[1] != 5:
+        raise ValueError(f"rois of shape {list(rois.shape)} do not have five columns")
+    images = rois[:, 0].astype(mx.int32) if isinstance(rois, mx.array) else np.trunc(rois[:, 0])
+    images = within(images, X.shape[0], from_end=False).astype(mx.int32)[:, None, None]
+    corners = to_device(rois)[:, 1:].astype(mx.float32) * spatial_scale
     corners = mx.where(corners < 0, -mx.floor(0.5 - corners), mx.floor(corners + 0.5)).astype(mx.int32)
     (tops, bottoms), (lefts, rights) = (
         _bins(corners[:, 1 - axis], corners[:, 3 - axis], pooled_shape[axis], X.shape[2 + axis]) for axis in (0, 1)
@@ -126,7 +142,6 @@ def max_roi_pool(X, rois, *, pooled_shape, spatial_scale=1.0):
     rows, columns = _halves(tops, bottoms), _halves(lefts, rights)
     levels = [X.shape[axis].bit_length() for axis in (2, 3)]
     table = _range_maxima(_range_maxima(channels_last(X), 1, levels[0]), 3, levels[1]).reshape(-1, X.shape[1])
-    images = regions[:, 0].astype(mx.int32)[:, None, None]
 
     def at(row, column):
         (row_level, y), (column_level, x) = row, column

@@ -6,37 +6,53 @@ from math import prod
 
 import mlx.core as mx
 
-from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import FLOATS, op
-from opgraft.ops.arrays import MLX_TYPE
+from opgraft.graph.element_types import BITS, NAME_OF_ONNX
+from opgraft.ops import FLOAT8, FLOATS, PACKED, op
+from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
+from opgraft_ops import _narrow
 from opgraft_ops._shared import along
 from opgraft_ops._windows import channels_first, channels_last, fitted, windows
 
 SCALES = FLOATS - {"float64"}
 BYTES = frozenset({"int8", "uint8"})
-QUANTIZED = BYTES | {"int16", "uint16"}
+POWERS = frozenset({"float8e8m0"})
+NARROW_FLOATS = (FLOAT8 - POWERS) | {"float4e2m1"}
+QUANTIZED = BYTES | {"int16", "uint16"} | PACKED | NARROW_FLOATS
 
 EXACT_TERMS = 256
 """So many products of differences of bytes sum to less than 2 to the power 24, which float32 holds exactly."""
 
 
-@op("QuantizeLinear", since=10, dtypes={"x": SCALES | {"int32"}, "y_scale": SCALES, "y_zero_point": QUANTIZED})
+@op(
+    "QuantizeLinear",
+    since=10,
+    dtypes={"x": SCALES | {"int32"}, "y_scale": SCALES | POWERS, "y_zero_point": QUANTIZED},
+)
 def quantize_linear(
     ctx, x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, precision=0, saturate=1
 ):
     """x / y_scale, rounded half to even, + y_zero_point, within the range of the result's type.
 
     The scale is a scalar, a vector along `axis`, or has one element for each block of block_size along it. It decides
-    what x is divided in from version 23 on, float32 before, as in ONNX Runtime. ONNX QuantizeLinear-28.
+    what x is divided in from version 23 on (float32, if it is float8e8m0), float32 before, as in ONNX Runtime.
+    ONNX QuantizeLinear-28.
     """
+    scale = _narrow.values(y_scale, ctx.node.dtype(1))
     if precision:
         division = MLX_TYPE[NAME_OF_ONNX[precision]]
     else:
-        division = y_scale.dtype if ctx.node.since_version >= 23 else mx.float32
-    quotient = x.astype(division) / over(x, y_scale, axis, block_size).astype(division)
+        division = scale.dtype if ctx.node.since_version >= 23 else mx.float32
+    quotient = x.astype(division) / over(x, scale, axis, block_size).astype(division)
     if y_zero_point is None:
-        return saturated(quotient, mx.array(0, MLX_TYPE[NAME_OF_ONNX[output_dtype or 2]]))
-    return saturated(quotient, over(x, y_zero_point, axis, block_size))
+        target = NAME_OF_ONNX[output_dtype or 2]
+        zero_point = mx.array(0, HELD_TYPE[target])
+    else:
+        target = ctx.node.dtype(2) or element_type(y_zero_point)
+        zero_point = over(x, y_zero_point, axis, block_size)
+    if target in NARROW_FLOATS:
+        shift = _narrow.values(zero_point, target)
+        return _narrow.holding(mx.where(shift == 0, quotient, quotient + shift), target, saturate)  # minus 0 stays
+    return saturated(quotient, zero_point, target)
 
 
 @quantize_linear.condition
@@ -49,18 +65,28 @@ def claim_quantize_linear(node):
     node.require(not precision or NAME_OF_ONNX.get(precision) in SCALES, f"a precision of number {precision}")
 
 
-@op("DequantizeLinear", since=10, dtypes={"x": QUANTIZED | {"int32"}, "x_scale": SCALES})
+@op(
+    "DequantizeLinear",
+    since=10,
+    dtypes={"x": QUANTIZED | {"int32"}, "x_scale": SCALES | POWERS, "x_zero_point": QUANTIZED | {"int32"}},
+)
 def dequantize_linear(ctx, x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
     """(x - x_zero_point) * x_scale; see QuantizeLinear for the scale. The weights of a model are computed once.
     ONNX DequantizeLinear-28.
     """
 
+    dtype = ctx.node.dtype(0)
+
+    def steps(quantized):
+        return _narrow.values(quantized, dtype) if dtype in NARROW_FLOATS else quantized.astype(mx.int32)
+
     def values():
-        steps = x.astype(mx.int32)
+        scale = _narrow.values(x_scale, ctx.node.dtype(1))
+        total = steps(x)
         if x_zero_point is not None:
-            steps = steps - over(x, x_zero_point, axis, block_size).astype(mx.int32)
-        result = steps.astype(mx.float32) * over(x, x_scale, axis, block_size).astype(mx.float32)
-        return result.astype(MLX_TYPE[NAME_OF_ONNX[output_dtype]] if output_dtype else x_scale.dtype)
+            total = total - steps(over(x, x_zero_point, axis, block_size))
+        result = total.astype(mx.float32) * over(x, scale, axis, block_size).astype(mx.float32)
+        return result.astype(MLX_TYPE[NAME_OF_ONNX[output_dtype]] if output_dtype else scale.dtype)
 
     constant = all(ctx.is_constant(index) for index, given in enumerate(ctx.inputs) if given is not None)
     return ctx.cached("values", values) if constant else values()
@@ -217,11 +243,13 @@ def requantized(
     return saturated(total.astype(mx.float32) * ratio, zero_point)
 
 
-def saturated(quotient: mx.array, zero_point: mx.array) -> mx.array:
-    """`quotient` rounded half to even, + zero_point, within the range of zero_point's type; NaN gives its lowest."""
+def saturated(quotient: mx.array, zero_point: mx.array, dtype: str | None = None) -> mx.array:
+    """`quotient` rounded half to even, + zero_point, within the range of its type `dtype`; NaN gives the lowest."""
     shift = zero_point.astype(mx.float32)
-    limits = mx.iinfo(zero_point.dtype)
-    lowest, highest = limits.min - shift, limits.max - shift
+    dtype = dtype or element_type(zero_point)
+    numbers = 2 ** BITS[dtype]
+    first = 0 if dtype.startswith("u") else -numbers // 2
+    lowest, highest = first - shift, first + numbers - 1 - shift
     rounded = mx.round(quotient.astype(mx.float32))
     within = mx.where(rounded > lowest, mx.minimum(rounded, highest), lowest)
     return (within + shift).astype(zero_point.dtype)

@@ -13,9 +13,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import FLOATS, Anywhere, Context, Node, op, to_device
+from opgraft.ops import FLOATS, Anywhere, Context, Node, op
 from opgraft_ops._folding import exponential, widened
 from opgraft_ops._functions import sigmoid, softplus, tanh
+from opgraft_ops._shared import lengths_within
 
 TYPES = {name: FLOATS for name in ("X", "W", "R", "B", "initial_h")}
 
@@ -227,7 +228,7 @@ def lengths_or_none(sequence_lens: Any, steps: int) -> mx.array | None:
     """The lengths (N) of the sequences, None where all are known to go through all steps."""
     if sequence_lens is None or (isinstance(sequence_lens, np.ndarray) and (sequence_lens == steps).all()):
         return None
-    return to_device(sequence_lens)
+    return lengths_within(sequence_lens, steps)
 
 
 def order_of_reversal(lengths: mx.array, steps: int) -> mx.array:

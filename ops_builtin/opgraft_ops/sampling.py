@@ -10,9 +10,10 @@ from math import prod
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import ANY, FLOATS, Host, op
+from opgraft.ops import ANY, FLOATS, Anywhere, Host, op
 from opgraft.ops.arrays import to_device
 from opgraft_ops._folding import widened
+from opgraft_ops._shared import within
 from opgraft_ops._windows import channels_first, channels_last, fitted, windows
 
 CUBIC_COEFFICIENT = -0.75
@@ -27,6 +28,8 @@ def grid_sample(X, grid, *, align_corners=0, mode="linear", padding_mode="zeros"
     """X (N, C, D1...Dn) read at the places that grid (N, O1...On, n) gives, from -1 to 1 across X, the last axis first:
     (N, C, O1...On). ONNX GridSample-22."""
     sizes = X.shape[2:]
+    if grid.shape[-1] != len(sizes):
+        raise ValueError(f"a grid of shape {list(grid.shape)} does not place points in {len(sizes)} dimensions")
     if 0 in (*X.shape, *grid.shape):
         return mx.zeros((*X.shape[:2], *grid.shape[1:-1]), X.dtype)
     x = channels_last(X if mode == "nearest" else widened(X))
@@ -57,6 +60,8 @@ def affine_grid(theta, size: Host, *, align_corners=0):
     sizes = size[2:].tolist()
     precise = widened(theta)
     rank = len(sizes)
+    if theta.shape[1:] != (rank, rank + 1):
+        raise ValueError(f"theta of shape {list(theta.shape)} does not move points of {rank} dimensions")
     grid = precise[:, *[None] * rank, :, rank]
     for axis, length in enumerate(sizes):
         places = mx.array(_pixel_places(length, align_corners), precise.dtype)
@@ -135,7 +140,7 @@ def _roi_align(since, until, shift):
     def roi_align(
         X,
         rois,
-        batch_indices,
+        batch_indices: Anywhere,
         *,
         coordinate_transformation_mode=shift,
         mode="avg",
@@ -148,14 +153,15 @@ def _roi_align(since, until, shift):
         (R, 4), each x1, y1, x2, y2, in the images batch_indices, give (R, C, output_height, output_width).
         ONNX RoiAlign-22."""
         regions = _regions(widened(rois), spatial_scale, coordinate_transformation_mode)
+        images = within(batch_indices, X.shape[0], from_end=False)
         sizes, counts = (output_height, output_width), (sampling_ratio, sampling_ratio)
-        return channels_first(_pooled(widened(X), regions, batch_indices, sizes, counts, mode)).astype(X.dtype)
+        return channels_first(_pooled(widened(X), regions, images, sizes, counts, mode)).astype(X.dtype)
 
     @op("RoiAlign", since=since, until=until, dtypes={"X": FLOATS, "rois": FLOATS, "batch_indices": {"int64"}})
     def roi_align_adaptive(
         X,
         rois: Host,
-        batch_indices,
+        batch_indices: Anywhere,
         *,
         coordinate_transformation_mode=shift,
         mode="avg",
@@ -171,11 +177,12 @@ def _roi_align(since, until, shift):
         counts = np.ceil(lengths / np.array(sizes, rois.dtype))
         counts = np.where(np.isfinite(counts), np.maximum(counts, 0), 0).astype(np.int64)
         x = widened(X)
+        every_image = within(batch_indices, X.shape[0], from_end=False)
         pooled, order = [], []
         for pair in np.unique(counts, axis=0):
             chosen = np.flatnonzero((counts == pair).all(axis=1))
             regions = to_device(starts[chosen]), to_device(lengths[chosen])
-            images = mx.take(batch_indices, mx.array(chosen), axis=0)
+            images = mx.take(every_image, mx.array(chosen), axis=0)
             pooled.append(_pooled(x, regions, images, sizes, pair.tolist(), mode))
             order.append(chosen)
         if not pooled:

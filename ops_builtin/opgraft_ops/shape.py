@@ -8,7 +8,7 @@ from math import ceil, prod
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Anywhere, Context, Host, op, to_device
+from opgraft.ops import HELD, Anywhere, Context, Host, op, to_device
 from opgraft.ops.arrays import device_from_storage
 from opgraft_ops._shared import Integers, same_on_host
 
@@ -16,20 +16,20 @@ SMALL = 1024
 """An array of equal elements is made on the host up to this size, since it may be a shape."""
 
 
-@op("Shape")
+@op("Shape", dtypes=HELD)
 def shape(data: Anywhere, *, start=0, end=None):
     """The sizes data.shape[start:end], as int64. ONNX Shape-25."""
     return np.array(data.shape[slice(start, end)], np.int64)
 
 
-@op("Size")
+@op("Size", dtypes=HELD)
 def size(data: Anywhere):
     """The number of elements, as an int64 scalar. ONNX Size-25."""
     return np.array(prod(data.shape), np.int64)
 
 
 @same_on_host
-@op("Identity")
+@op("Identity", dtypes=HELD)
 def identity(input):
     """The input itself. ONNX Identity-25."""
     return input
@@ -43,14 +43,14 @@ def reshape_to_attribute(data, *, shape, consumed_inputs=None):
 
 
 @same_on_host
-@op("Reshape", since=5)
+@op("Reshape", since=5, dtypes=HELD)
 def reshape(data, shape: Host, *, allowzero=0):
     """data with another shape; 0 keeps a dimension (unless allowzero), -1 takes what is left. ONNX Reshape-25."""
     return data.reshape(target_shape(data.shape, shape, allowzero))
 
 
 @same_on_host
-@op("Flatten")
+@op("Flatten", dtypes=HELD)
 def flatten(input, *, axis=1):
     """A matrix: the dimensions before axis make its rows, the others its columns. ONNX Flatten-25."""
     return input.reshape([prod(input.shape[:axis]), prod(input.shape[axis:])])
@@ -64,7 +64,7 @@ def squeeze_attribute(data, *, axes=()):
 
 
 @same_on_host
-@op("Squeeze", since=13)
+@op("Squeeze", since=13, dtypes=HELD)
 def squeeze(data, axes: Host | None = None):
     """data without the dimensions `axes`, each of size 1; without axes, without all of size 1. ONNX Squeeze-25."""
     return data.reshape(shape_without(data.shape, () if axes is None else axes))
@@ -78,13 +78,13 @@ def unsqueeze_attribute(data, *, axes):
 
 
 @same_on_host
-@op("Unsqueeze", since=13)
+@op("Unsqueeze", since=13, dtypes=HELD)
 def unsqueeze(data, axes: Host):
     """data with new dimensions of size 1 at the places `axes` of the result. ONNX Unsqueeze-25."""
     return data.reshape(shape_with(data.shape, axes))
 
 
-@op("Transpose")
+@op("Transpose", dtypes=HELD)
 def transpose(data, *, perm=None):
     """Dimension i of the result is dimension perm[i] of data; without perm, in reverse order. ONNX Transpose-25."""
     return mx.transpose(data, perm)
@@ -95,7 +95,7 @@ def transpose_on_host(data, *, perm=None):
     return np.transpose(data, perm)
 
 
-@op("Constant")
+@op("Constant", dtypes=HELD)
 def constant(ctx, *, value=None, value_int=None, value_ints=None, value_float=None, value_floats=None):
     """The value of the one attribute given: a tensor, int64 or float32. ONNX Constant-25."""
     if value is not None:
@@ -105,7 +105,7 @@ def constant(ctx, *, value=None, value_int=None, value_ints=None, value_float=No
     return np.array(value_floats if value_float is None else value_float, np.float32)
 
 
-@op("ConstantOfShape")
+@op("ConstantOfShape", dtypes=HELD)
 def constant_of_shape(ctx, input: Host, *, value=None):
     """An array of shape `input` whose elements are all `value`, a float32 zero by default. ONNX ConstantOfShape-25."""
     value = np.zeros(1, np.float32) if value is None else value

@@ -8,7 +8,19 @@ from importlib.metadata import version
 
 from node_cases import CLASSES, Verdict
 
-from opgraft.graph.element_types import ANY, BOOL, COMPLEX, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED
+from opgraft.graph.element_types import (
+    ANY,
+    BOOL,
+    COMPLEX,
+    FLOAT8,
+    FLOATS,
+    INTEGERS,
+    NARROW,
+    NUMBERS,
+    PACKED,
+    SIGNED,
+    UNSIGNED,
+)
 from opgraft.ops import Handler
 from opgraft.registry import Registry, load_registry
 
@@ -88,4 +100,9 @@ def _types(handler: Handler) -> str:
     first = handler.signature.input(0)
     if first is None:
         return ""
-    return next((name for name, types in _NAMED_SETS.items() if types == first.dtypes), ", ".join(sorted(first.dtypes)))
+    wide = first.dtypes - NARROW
+    names = [next((name for name, types in _NAMED_SETS.items() if types == wide), ", ".join(sorted(wide)))]
+    for name, types in (("8-bit floats", FLOAT8), ("types below a byte", PACKED)):
+        found = first.dtypes & types
+        names += [name] if found == types else sorted(found)
+    return ", ".join(names)

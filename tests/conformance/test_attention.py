@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opgraft.errors import TranslationError
+from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_node, node_model, reference_outputs
+from opgraft_ops import attention as handlers
 
 BATCH, HEADS, GROUPS, QUERIES, KEYS, SIZE = 2, 4, 2, 3, 5, 8
 
@@ -375,3 +378,21 @@ def test_causal_convolution_goes_on_where_it_stopped():
     )
     np.testing.assert_allclose(np.concatenate([first, second], axis=2), whole, atol=1e-6)
     np.testing.assert_array_equal(end, last)
+
+
+@pytest.mark.parametrize("position", [-1, 5, 10**9, -(10**9), 2**62])
+def test_positions_that_are_not_there(position):
+    """An error where the host knows the positions; on the device, some position."""
+    x, cache = np.ones((1, 2, 3, 4), np.float32), np.ones((5, 2), np.float32)
+    positions = np.array([[0, 1, position]])
+    with pytest.raises(TranslationError, match=f"{position}.* do not fit dimensions of 5"):
+        check_node("RotaryEmbedding", x, cache, cache, positions, opset=23, reference=[])
+    result = to_host(handlers.rotary_embedding(*map(to_device, (x, cache, cache, positions))))
+    np.testing.assert_array_equal(result, [[[[0, 0, 2, 2]] * 3] * 2])
+
+
+@pytest.mark.parametrize("length", [-1, 4, 10**9])
+def test_lengths_of_keys_that_are_not_there(length):
+    inputs = [*[normal(1, 2, 3, 4)] * 3, None, None, None, np.array([length])]
+    with pytest.raises(TranslationError, match="do not lie between 0 and 3"):
+        check_node("Attention", *inputs, opset=24, reference=[])

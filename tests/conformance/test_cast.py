@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from opgraft.graph.element_types import ONNX_OF_NAME
 from opgraft.ops import INTEGERS
 from opgraft.testing import check_declined, check_model, check_node
-from opgraft_ops.cast import cast, cast_like
+from opgraft_ops.cast import cast_between
 
 FLOATS = ("float16", "float32", "float64")
 TYPES = (*FLOATS, *sorted(INTEGERS), "bool")
@@ -79,9 +79,9 @@ def test_host_form(target, data):
     if source in FLOATS and target.startswith("u"):
         elements["min_value"] = 0
     x = data.draw(hnp.arrays(source, hnp.array_shapes(max_dims=2, max_side=3), elements=elements or None))
-    check_node("Cast", x, to=ONNX_OF_NAME[target], reference=[cast.host_form.function(x, to=ONNX_OF_NAME[target])])
-    example = np.zeros(1, target)
-    check_node("CastLike", x, example, reference=[cast_like.host_form.function(x, example)])
+    expected = cast_between(x, source, target)
+    check_node("Cast", x, to=ONNX_OF_NAME[target], reference=[expected])
+    check_node("CastLike", x, np.zeros(1, target), reference=[expected])
 
 
 @pytest.mark.parametrize("opset", [6, 9, 13, 19, 21, 23, 24])
@@ -125,9 +125,9 @@ def test_shapes(shape):
     check_node("CastLike", np.ones(shape, np.float32), np.zeros((2, 2), np.int8), opset=19)
 
 
-@pytest.mark.parametrize("target", ["FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "UINT4", "STRING"])
-def test_types_that_mlx_lacks_are_declined(target):
-    check_declined("Cast", np.ones(2, np.float32), to=getattr(TensorProto, target), because="element type")
+def test_types_that_nothing_holds_are_declined():
+    check_declined("Cast", np.ones(2, np.float32), to=TensorProto.STRING, because="element type")
+    check_declined("Cast", np.ones(2, np.float32), to=TensorProto.COMPLEX128, because="element type")
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_bit_cast_of_bfloat16():
 
 def test_bit_cast_declines():
     check_declined("BitCast", np.ones(2, np.float32), to=TensorProto.INT64, opset=26, because="width")
-    check_declined("BitCast", np.ones(2, np.uint8), to=TensorProto.FLOAT8E5M2, opset=26, because="element type")
+    check_declined("BitCast", np.ones(2, np.uint8), to=TensorProto.COMPLEX128, opset=26, because="element type")

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from opgraft.engine import Program
+from opgraft.errors import TranslationError
 from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops import Context, to_host
 from opgraft.plan import build_plan
@@ -127,12 +128,63 @@ def test_conv_bfloat16():
     assert_same(to_host(output), expected, 1e-2)
 
 
-@pytest.mark.parametrize(
-    ("x", "w"), [((0, 3, 4, 4), (2, 3, 3, 3)), ((1, 9, 4, 4), (0, 9, 3, 3)), ((2, 9, 0, 4), (2, 9, 1, 3))]
-)
+@pytest.mark.parametrize(("x", "w"), [((0, 3, 4, 4), (2, 3, 3, 3)), ((1, 9, 4, 4), (0, 9, 3, 3))])
 def test_conv_of_nothing(x, w):
     expected = np.zeros((x[0], w[0], x[2] - w[2] + 1, 2), np.float32)
     check_node("Conv", normal(*x), normal(*w), reference=[expected])
+
+
+@pytest.mark.parametrize("sizes", [(5,), (5, 4), (4, 5, 3)])
+def test_convolutions_of_no_channels_are_their_bias(sizes):
+    x, kernel = normal(2, 0, *sizes), [3, 2, 2][: len(sizes)]
+    for bias in ([], [normal(3)]):
+        check("Conv", x, normal(3, 0, *kernel), *bias)
+        check("ConvTranspose", x, normal(0, 3, *kernel), *bias)
+    quantized = [np.ones(each, np.uint8) for each in (x.shape, (3, 0, *kernel))]
+    (of_floats,) = check_node("Conv", x, normal(3, 0, *kernel))
+    check_node("ConvInteger", *quantized, reference=[of_floats.astype(np.int32)])  # ONNX Runtime leaves it unset
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "ConvInteger"])
+@pytest.mark.parametrize("kernel", [(0,), (0, 3), (3, 0), (0, 0)])
+def test_empty_kernels_are_refused(operator, kernel):
+    dtype = "uint8" if operator == "ConvInteger" else "float32"
+    x, w = np.ones((1, 2, *[5] * len(kernel)), dtype), np.ones((2, 2, *kernel), dtype)
+    check_declined(operator, x, w, because="is empty")
+    with pytest.raises(TranslationError, match="is empty"):
+        check_node(operator, x, w, dynamic=True, reference=[])
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvInteger"])
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "attributes"),
+    [
+        ((2, 2), (3, 3), {"strides": [2, 2]}),
+        ((2, 2), (3, 3), {}),
+        ((5, 2), (3, 5), {"pads": [0, 1, 0, 1], "strides": [1, 3]}),
+        ((2, 2), (2, 2), {"dilations": [2, 1], "strides": [2, 2]}),
+        ((0, 4), (1, 3), {}),
+        ((2,), (4,), {"strides": [3], "auto_pad": "VALID"}),
+    ],
+)
+def test_kernels_larger_than_the_padded_image_are_refused(operator, sizes, kernel, attributes):
+    """As ONNX Runtime does, and not only where the sizes are known beforehand."""
+    dtype = "uint8" if operator == "ConvInteger" else "float32"
+    x, w = np.ones((1, 1, *sizes), dtype), np.ones((1, 1, *kernel), dtype)
+    model = node_model(operator, [x, w], dynamic=True, **attributes)
+    with pytest.raises(Exception, match="Invalid input shape"):
+        reference_outputs(model, {"x0": x, "x1": w})
+    check_declined(operator, x, w, because="too large", **attributes)
+    with pytest.raises(TranslationError, match="too large"):
+        check_node(operator, x, w, dynamic=True, reference=[], **attributes)
+
+
+def test_conv_transpose_of_pads_that_leave_nothing_is_refused():
+    x, w = normal(1, 1, 2, 2), normal(1, 1, 3, 3)
+    for pad in (2, 3):
+        check_declined("ConvTranspose", x, w, pads=[pad] * 4, because="leave nothing")
+        with pytest.raises(TranslationError, match="leave nothing"):
+            check_node("ConvTranspose", x, w, pads=[pad] * 4, dynamic=True, reference=[])
 
 
 def test_conv_nan_and_infinity_stay_where_they_reach():

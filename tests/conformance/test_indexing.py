@@ -334,6 +334,11 @@ def test_tensor_scatter_out_of_range():
         check_node(
             "TensorScatter", counting(1, 3, 1), counting(1, 2, 1), ints(2), opset=24, reference=[counting(1, 3, 1)]
         )
+    for mode in ("linear", "circular"):
+        with pytest.raises(TranslationError, match="less than 0"):
+            check_node(
+                "TensorScatter", counting(1, 3, 1), counting(1, 2, 1), ints(-1), opset=24, mode=mode, reference=[]
+            )
     check_declined("TensorScatter", counting(1, 3, 1), counting(1, 2, 1), mode="ring", opset=24, because="'ring'")
 
 

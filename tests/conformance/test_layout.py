@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from opgraft.engine import Program
 from opgraft.errors import TranslationError
 from opgraft.graph.onnx_source import graph_of_model
+from opgraft.ops import to_device, to_host
 from opgraft.plan import build_plan
 from opgraft.registry import load_registry
 from opgraft.testing import check_declined, check_model, check_node
@@ -207,7 +208,27 @@ def test_pad_along_some_axes():
     check_both_forms("Pad", handlers.pad, counting(2, 3), ints(0, 0, 0, 0), value)
 
 
-@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize(
+    ("size", "pads"), [(1, (1, 0)), (1, (0, 1)), (2, (2, 0)), (3, (5, 7)), (0, (1, 0)), (3, (-1, 2)), (4, (2, -2))]
+)
+def test_reflected_pads_as_long_as_the_dimension_are_refused(size, pads):
+    with pytest.raises(Exception, match=r"(?i)reflect"):
+        check_node("Pad", counting(size), ints(*pads), mode="reflect", dynamic=True)
+    with pytest.raises(TranslationError, match="reflect more than"):
+        check_node("Pad", counting(size), ints(*pads), mode="reflect", dynamic=True, reference=[])
+    with pytest.raises(ValueError, match="reflect more than"):
+        handlers.pad_on_host(counting(size), ints(*pads), mode="reflect")
+    check_declined("Pad", counting(size), pads=pads, mode="reflect", opset=10, because="reflect more than")
+
+
+@pytest.mark.parametrize("mode", ["edge", "wrap"])
+def test_nothing_cannot_be_continued(mode):
+    for size, pads in ((0, (1, 0)), (3, (-3, 1))):
+        with pytest.raises(TranslationError, match="empty axis"):
+            check_node("Pad", counting(size), ints(*pads), mode=mode, reference=[])
+
+
+@pytest.mark.parametrize("mode", ["edge", "wrap"])
 def test_pads_longer_than_the_dimension(mode):
     expected = np.pad(counting(3), (7, 8), mode)
     check_both_forms("Pad", handlers.pad, counting(3), ints(7, 8), mode=mode, reference=[expected])
@@ -368,6 +389,21 @@ def test_reverse_sequence(axes, dtype):
 def test_reverse_sequence_edges():
     check_node("ReverseSequence", counting(3, 2), ints(1, 2))
     check_node("ReverseSequence", counting(3, 0), ints(), reference=[counting(3, 0)])
+
+
+@pytest.mark.parametrize("length", [-1, 4, 10**9, -(10**9)])
+def test_reverse_sequence_out_of_range(length):
+    """An error where the host knows the lengths; on the device, the nearest one that there is."""
+    array, lengths = counting(3, 2), ints(1, length)
+    with pytest.raises(TranslationError, match="do not lie between 0 and 3"):
+        check_node("ReverseSequence", array, lengths, reference=[])
+    result = to_host(handlers.reverse_sequence(to_device(array), to_device(lengths)))
+    np.testing.assert_array_equal(result[:, 1], array[:, 1] if length < 0 else array[::-1, 1])
+
+
+def test_one_hot_of_other_values_than_two():
+    with pytest.raises(TranslationError, match="off and on"):
+        check_node("OneHot", ints(0, 1), np.array(2), np.ones(1, np.float32), dynamic=True, reference=[])
 
 
 def test_shape_arithmetic_stays_on_the_host():

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opgraft.errors import TranslationError
+from opgraft.ops import to_device, to_host
 from opgraft.testing import check_node
+from opgraft_ops import loss as handlers
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3}
 
@@ -92,6 +95,34 @@ def test_impossible_classes():
     expected = [np.array([math.inf, 0], np.float32)]
     attributes = {"reduction": "none", "ignore_index": 0}
     check_node("NegativeLogLikelihoodLoss", x, np.array([1, 0]), reference=expected, **attributes)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("operator", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+@pytest.mark.parametrize("kind", [4, -5, 10**9, -(10**9), 2**62])
+def test_classes_that_are_not_there(kind, operator, weighted):
+    """An error where the host knows the classes, unless they are ignored; on the device, some class."""
+    x, target, weight = np.ones((3, 4), np.float32), np.array([0, 1, kind]), [np.ones(4, np.float32)] * weighted
+    with pytest.raises(TranslationError, match=f"{kind}.* do not fit dimensions of 4"):
+        check_node(operator, x, target, *weight, reference=[])
+    check_node(operator, x, target, *weight, ignore_index=kind)
+    weight = to_device(weight[0]) if weighted else None
+    likelihood = handlers.loss(to_device(x), to_device(target), weight, None, "none")
+    assert to_host(likelihood).tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("operator", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+def test_negative_classes_count_from_the_end(operator, weighted):
+    weight = [np.arange(1, 5, dtype=np.float32)] * weighted
+    check_node(operator, floats(3, 4), np.array([0, -1, -4]), *weight)
+
+
+def test_weights_of_other_classes():
+    with pytest.raises(TranslationError, match="do not fit 4 classes"):
+        check_node(
+            "NegativeLogLikelihoodLoss", floats(3, 4), np.array([0, 1, 3]), floats(2), dynamic=True, reference=[]
+        )
 
 
 @given(st.data())

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from opgraft.errors import TranslationError
+from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_model, check_node, node_model, reference_outputs
+from opgraft_ops import pooling as handlers
 
 RNG = np.random.default_rng(11)
 
@@ -72,6 +75,34 @@ def test_average_pool_of_old():
 def test_average_pool_dtypes(dtype, tolerance):
     x = normal(1, 2, 5, 5, dtype=dtype)
     check_node("AveragePool", x, kernel_shape=[3, 2], pads=[1, 0, 1, 1], reference="onnx", tolerance=tolerance)
+
+
+@pytest.mark.parametrize("opset", [7, 10, 11, 18, 19, 22])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_average_pool_of_windows_larger_than_the_padded_image(size, rank, opset):
+    """Where padding counts, a lone window counts what is beyond the padding too, before version 19."""
+    x = normal(1, 2, *[size] * rank)
+    for kernel, pad in ((size + 1, 0), (size + 3, 1)):
+        attributes = {"kernel_shape": [kernel] * rank, "strides": [2] * rank, "pads": [pad] * 2 * rank}
+        for more in ({}, {"ceil_mode": 1}) if opset >= 10 else ({},):
+            for counted in (0, 1):
+                check("AveragePool", x, opset=opset, count_include_pad=counted, **attributes, **more)
+    check("AveragePool", x, opset=opset, count_include_pad=1, kernel_shape=[size + 1] * rank, strides=[2] * rank,
+          auto_pad="VALID")  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
+def test_windows_that_reach_a_stride_beyond_the_image(operator):
+    """As in ONNX Runtime: none where they reach one stride beyond, an error where they reach further."""
+    x = normal(1, 1, 2, 2)
+    for kernel, stride in ((3, 1), (4, 2), (5, 3), (4, 3)):
+        check(operator, x, kernel_shape=[kernel, kernel], strides=[stride, stride])
+    for kernel, stride in ((4, 1), (7, 2)):
+        attributes = {"kernel_shape": [kernel, kernel], "strides": [stride, stride]}
+        check_declined(operator, x, because="too large", **attributes)
+        with pytest.raises(TranslationError, match="too large"):
+            check_node(operator, x, dynamic=True, reference=[], **attributes)
 
 
 # MaxPool
@@ -233,6 +264,16 @@ def test_max_unpool_of_overlapping_windows():
     check_node("MaxUnpool", y, index, **attributes)
 
 
+@pytest.mark.parametrize("place", [-1, 16, 10**9, -(10**9), 2**62])
+def test_max_unpool_out_of_range(place):
+    """An error where the host knows the places; on the device, some place in the result."""
+    x, index = np.ones((1, 1, 2, 2), np.float32), np.array([[[[place, 1], [2, 3]]]])
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    with pytest.raises(TranslationError, match=f"{place}.* do not fit dimensions of 16"):
+        check_node("MaxUnpool", x, index, reference=[], **attributes)
+    assert to_host(handlers.max_unpool(to_device(x), to_device(index), **attributes)).sum() in (3, 4)
+
+
 # MaxRoiPool
 
 
@@ -273,3 +314,23 @@ def test_max_roi_pool_of_no_region():
     model = node_model("MaxRoiPool", [normal(1, 2, 4, 4), np.zeros((0, 5), np.float32)], pooled_shape=[2, 2])
     inputs = {"x0": normal(1, 2, 4, 4), "x1": np.zeros((0, 5), np.float32)}
     check_model(model, inputs, reference=[np.zeros((0, 2, 2, 2), np.float32)])
+
+
+@pytest.mark.parametrize("image", [-1, 2, 10**9, 1e20, np.inf, -np.inf, np.nan])
+def test_max_roi_pool_of_images_that_are_not_there(image):
+    """An error where the host knows the regions; on the device, some image."""
+    x, rois = np.ones((2, 3, 4, 4), np.float32), np.array([[image, 0, 0, 3, 3]], np.float32)
+    with pytest.raises(TranslationError, match="do not fit dimensions of 2"):
+        check_node("MaxRoiPool", x, rois, pooled_shape=[2, 2], reference=[])
+    assert (to_host(handlers.max_roi_pool(to_device(x), to_device(rois), pooled_shape=[2, 2])) == 1).all()
+
+
+@pytest.mark.parametrize("image", [0.7, -0.7, 1.9])
+def test_max_roi_pool_of_images_between_whole_numbers(image):
+    rois = np.array([[image, 0, 0, 3, 3]], np.float32)
+    check_node("MaxRoiPool", normal(2, 3, 4, 4), rois, pooled_shape=[2, 2])
+
+
+def test_max_roi_pool_of_regions_that_are_none():
+    with pytest.raises(TranslationError, match="five columns"):
+        check_node("MaxRoiPool", normal(1, 1, 2, 2), np.zeros((1, 4)), pooled_shape=[1, 1], dynamic=True, reference=[])

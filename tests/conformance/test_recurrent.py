@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opgraft.errors import TranslationError
+from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_node, node_model, reference_outputs, run_model
+from opgraft_ops import recurrent as handlers
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
@@ -231,3 +234,19 @@ def test_steps_do_not_depend_on_later_ones():
     first, second = run_model(model, whole)[0], run_model(model, later)[0]
     np.testing.assert_array_equal(first[:2], second[:2])
     assert (first[2:] != second[2:]).any()
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize("lengths", [(3, 1), (-1, 1), (10**6, -5)])
+def test_lengths_beyond_the_steps_are_refused(lengths, operator, gates):
+    inputs = [np.ones(shape, np.float32) for shape in ((2, 2, 2), (1, 3 * gates, 2), (1, 3 * gates, 3))]
+    for direction in ("forward", "reverse"):
+        with pytest.raises(TranslationError, match="do not lie between 0 and 2"):
+            check_node(operator, *inputs, None, np.array(lengths, np.int32), direction=direction, hidden_size=3,
+                       reference=[])  # fmt: skip
+
+
+def test_lengths_that_only_the_device_knows_stay_within_the_steps():
+    lengths = handlers.lengths_or_none(to_device(np.array([10**6, -5, 1], np.int32)), 2)
+    assert to_host(lengths).tolist() == [2, 0, 1]
+    assert to_host(handlers.order_of_reversal(lengths, 2))[..., 0].tolist() == [[1, 0, 0], [0, 1, 1]]

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opgraft.errors import TranslationError
+from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_node, node_model, run_model
+from opgraft_ops import sampling as handlers
 
 RNG = np.random.default_rng(17)
 
@@ -165,6 +168,28 @@ def test_roi_align_of_no_region(sampling_ratio):
     arguments = normal(1, 2, 4, 4), np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
     expected = [np.zeros((0, 2, 1, 1), np.float32)]
     check_node("RoiAlign", *arguments, opset=16, sampling_ratio=sampling_ratio, reference=expected)
+
+
+@pytest.mark.parametrize("sampling_ratio", [0, 2])
+@pytest.mark.parametrize("image", [-1, 2, 10**7, -(10**9), 2**62])
+def test_roi_align_of_images_that_are_not_there(image, sampling_ratio):
+    """An error where the host knows their numbers; on the device, some image."""
+    x, rois, images = np.ones((2, 3, 6, 6), np.float32), np.array([[0, 0, 3, 3]] * 2, np.float32), np.array([0, image])
+    with pytest.raises(TranslationError, match=f"{image}.* do not fit dimensions of 2"):
+        check_node("RoiAlign", x, rois, images, sampling_ratio=sampling_ratio, reference=[])
+    given, adaptive = handlers.roi_align_handlers[2:]
+    if sampling_ratio:
+        result = given(to_device(x), to_device(rois), to_device(images), sampling_ratio=2)
+    else:
+        result = adaptive(to_device(x), rois, to_device(images))
+    np.testing.assert_allclose(to_host(result), 1, atol=0.3)
+
+
+def test_points_of_another_number_of_dimensions():
+    with pytest.raises(TranslationError, match="does not place points in 2 dimensions"):
+        check_node("GridSample", normal(1, 1, 3, 3), normal(1, 2, 2, 1), dynamic=True, reference=[])
+    with pytest.raises(TranslationError, match="does not move points of 2 dimensions"):
+        check_node("AffineGrid", normal(1, 2, 2), np.array([1, 1, 2, 2]), opset=20, dynamic=True, reference=[])
 
 
 def test_roi_align_of_regions_without_extent_or_place():

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import mlx.core as mx
 import numpy as np
 import onnx
@@ -507,6 +508,12 @@ class TestDrift:
         run_node(guarded(drift=0.0), "Tanh", given)
         with pytest.raises(TranslationError, match=r"float16\[50\] drifts .* more than 0.000977"):
             run_node(guarded(drift=0.0, handlers=[op("Tanh")(lambda X: mx.tanh(X) * 1.01)]), "Tanh", given)
+
+    def test_nodes_that_read_narrow_types_are_left_alone(self, guarded: Any) -> None:
+        """What arrives are integers that hold bits: no reference takes those, and they hide a NaN that was given."""
+        given = np.array([1.5, np.nan, -3], ml_dtypes.float8_e4m3fn)
+        (output,) = run_node(guarded(drift=0.0), "Cast", given, to=TensorProto.FLOAT)
+        np.testing.assert_array_equal(output, [1.5, np.nan, -3])
 
     def test_integer_outputs_are_not_compared(self, guarded: Any) -> None:
         last = op("ArgMax")(lambda X, *, axis=0: mx.array([7], mx.int64))

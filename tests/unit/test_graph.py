@@ -104,10 +104,9 @@ class TestAttributes:
             helper.make_sparse_tensor(
                 numpy_helper.from_array(np.ones(1, np.float32)), numpy_helper.from_array(np.zeros(1, np.int64)), [3]
             ),
-            helper.make_tensor("t", TensorProto.INT4, [2], [1, 2]),
             [numpy_helper.from_array(np.ones(1, np.float32))],
         ],
-        ids=["type", "sparse", "int4", "tensors"],
+        ids=["type", "sparse", "tensors"],
     )
     def test_other_kinds_are_there_and_unreadable(self, value: Any) -> None:
         node = only_node(helper.make_node("Op", [], ["y"], domain="d", a=value))
@@ -155,13 +154,28 @@ class TestInitializers:
         assert initializer.value.dtype == "string"
         assert initializer.read().tolist() == ["a", "ü"]
 
-    @pytest.mark.parametrize("name", ["int4", "uint4", "float4e2m1"])
-    def test_packed_types_are_named_and_cannot_be_read(self, name: str) -> None:
-        tensor = helper.make_tensor("w", ONNX_OF_NAME[name], [3], [1, 2, 3])
-        initializer = graph_of_model(model_of([], initializers=[tensor])).initializers["w"]
-        assert initializer.value == Value("w", name, (3,))
-        with pytest.raises(ModelError, match=f"'w': element type {name} is not supported"):
-            initializer.read()
+    @pytest.mark.parametrize(
+        ("name", "elements"),
+        [
+            ("int4", [-8, -1, 7]),
+            ("uint4", [0, 8, 15]),
+            ("int2", [-2, -1, 1]),
+            ("uint2", [0, 2, 3]),
+            ("float4e2m1", [0b0010, 0b0111, 0b1001]),
+        ],
+    )
+    @pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 1, 1)])
+    def test_packed_types_are_read_one_to_a_byte(self, name: str, elements: list[int], shape: tuple[int, ...]) -> None:
+        values = [1.0, 6.0, -0.5] if name == "float4e2m1" else elements
+        tensor = helper.make_tensor("w", ONNX_OF_NAME[name], shape, values)
+        graph = graph_of_model(
+            model_of([helper.make_node("Op", [], ["y"], domain="d", a=tensor)], initializers=[tensor])
+        )
+        assert graph.initializers["w"].value == Value("w", name, shape)
+        for array in (graph.initializers["w"].read(), graph.nodes[0].attributes["a"]):
+            assert isinstance(array, np.ndarray)
+            assert (array.dtype, array.shape) == (STORAGE[name], shape)
+            assert array.reshape(-1).tolist() == elements
 
     def test_unknown_element_type(self) -> None:
         tensor = TensorProto(name="w", data_type=99, dims=[1])

@@ -13,8 +13,9 @@ import pytest
 from host_models import add_model, model_of, open_session, tensor
 from onnx import TensorProto, helper
 
+from opgraft import ort_values
 from opgraft.errors import TranslationError
-from opgraft.graph.element_types import ONNX_OF_NAME
+from opgraft.graph.element_types import BITS, NARROW, ONNX_OF_NAME, STORAGE
 from opgraft.host import ep
 from opgraft.host.compute import FusedNode
 
@@ -85,6 +86,48 @@ def test_bfloat16_travels_as_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(memory, [0x4000, 0xC080, 0x3F80])
 
 
+@pytest.mark.parametrize("name", sorted(NARROW - {"float8e8m0"}))  # which older versions of ONNX Runtime lack
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3,), (5,), (2, 0, 4), (3, 3), (2, 3, 4)])
+def test_types_held_in_another_come_in_and_go_out(
+    monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, ...]
+) -> None:
+    given: list[Any] = []
+
+    def run(inputs: list[Any]) -> list[Any]:
+        given.extend(array.copy() for array in inputs)
+        return [mx.array(each) for each in inputs]
+
+    stand_in(monkeypatch, run)
+    storage = STORAGE[name]
+    assert storage is not None
+    every = np.arange(2 ** BITS[name]) - (2 ** BITS[name] // 2 if storage.kind == "i" else 0)
+    array = np.random.default_rng(0).choice(every, shape).astype(storage)
+    info = {"x": (ONNX_OF_NAME[name], None)}
+    model = model_of([helper.make_node("Identity", ["x"], ["z"])], info, {"z": info["x"]})
+    model.opset_import[0].version = 25
+    session = open_session(model, {"device": "cpu"}, optimized=False)
+    for found in (ort_values.run(session, {"x": array})[0], given[0]):
+        assert (found.dtype, found.shape) == (storage, shape)
+        np.testing.assert_array_equal(found, array)
+
+
+def test_nothing_is_written_past_a_packed_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, lambda inputs: [mx.array(inputs[0])])
+    info = {"x": (TensorProto.INT4, [3])}
+    model = model_of([helper.make_node("Identity", ["x"], ["z"])], info, {"z": info["x"]})
+    model.opset_import[0].version = 21
+    memory = np.full(3, 0x55, np.uint8)
+    target = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(memory, TensorProto.INT4)
+    packed = np.array([0x2F, 0xF8, 0], np.uint8)  # -1, 2, -8, and what does not count
+    source = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, TensorProto.INT4)
+    session = open_session(model)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", source)
+    binding.bind_ortvalue_output("z", target)
+    session.run_with_iobinding(binding)
+    assert memory.tolist() == [0x2F, 0x08, 0x55]
+
+
 @pytest.mark.parametrize(
     "result",
     [
@@ -122,6 +165,15 @@ def test_a_result_of_another_type_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     session = open_session(model_of([helper.make_node("Neg", ["x"], ["z"])], {"x": (FLOAT, [2])}, {"z": (FLOAT, [2])}))
     with pytest.raises(Exception, match="output 'z' came out as int32, and the model declares float32"):
         session.run(None, {"x": np.zeros(2, np.float32)})
+
+
+def test_a_result_of_another_type_than_the_one_that_holds_the_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, lambda inputs: [mx.array([1, 2], dtype=mx.uint8)])
+    info = {"x": (TensorProto.INT4, [2])}
+    model = model_of([helper.make_node("Identity", ["x"], ["z"])], info, {"z": info["x"]})
+    model.opset_import[0].version = 21
+    with pytest.raises(Exception, match="output 'z' came out as uint8, and the model declares int4"):
+        ort_values.run(open_session(model), {"x": np.zeros(2, np.int8)})
 
 
 def raising(error: BaseException) -> Any:

@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from opgraft.errors import ContractError, ModelError, TranslationError
+from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX
 from opgraft.ops import FLOATS, Host, op
 from opgraft.registry import Pack, Registry, parse_policy
 from opgraft.testing import (
@@ -112,6 +113,27 @@ class TestCheckNode:
         np.testing.assert_array_equal(y, [[1.5, 0, 3.25]])
         with pytest.raises(AssertionError, match="off by"):
             check_node("Relu", X.astype(ml_dtypes.bfloat16), registry=relu(lambda X: X), reference="onnx")
+
+    @pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint2"])
+    def test_types_held_in_another(self, dtype: str) -> None:
+        x = np.array([[1, 0.5, 2]]).astype(dtype)
+        name = NAME_OF_ONNX[helper.np_dtype_to_tensor_dtype(x.dtype)]
+
+        def identity(function: Any) -> Registry:
+            return registry_of(op("Identity", dtypes={name})(function))
+
+        for constant in ((), (0,)):
+            (y,) = check_node(
+                "Identity", x, registry=identity(lambda input: input), opset=25, reference="onnx", constant=constant
+            )
+            assert y.dtype == HELD_AS[name]
+        with pytest.raises(AssertionError, match="y0"):
+            check_node("Identity", x, registry=identity(lambda input: input ^ 1), opset=25, reference="onnx")
+
+    def test_types_held_in_another_on_onnx_runtime(self) -> None:
+        x = np.array([1, 2.5, -3], ml_dtypes.float8_e5m2)
+        decode = op("Cast", dtypes={"float8e5m2"})(lambda input, *, to: (input.astype(mx.uint16) << 8).view(mx.float16))
+        check_node("Cast", x, registry=registry_of(decode), to=onnx.TensorProto.FLOAT16, reference="cpu")
 
     @pytest.mark.parametrize("operator", ["Relu", "ai.onnx::Relu"])
     def test_the_standard_domain_by_both_names(self, operator: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from opgraft.engine.results import as_held, outputs_of
 from opgraft.errors import ModelError, TranslationError
 from opgraft.graph import Array, Initializer, Value
+from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import device_from_storage, element_type, to_device, to_host
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
@@ -193,7 +194,8 @@ class Program:
                 read before this returns.
 
         Returns:
-            The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host.
+            The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host. Those of a
+            type that MLX lacks are of the type that it is held in.
 
         Raises:
             ModelError: `inputs` are not as many as the plan has, or not arrays.
@@ -413,7 +415,7 @@ def _as_declared(result: Any, value: Value) -> Any:
         return result
     if value.dtype == "bfloat16":
         return to_device(result).astype(mx.bfloat16)
-    return np.asarray(result).astype(value.dtype, copy=False)
+    return np.asarray(result).astype(HELD_AS[value.dtype], copy=False)
 
 
 def _described(frame: Frame, slot: int) -> str:

@@ -9,7 +9,8 @@ import mlx.core as mx
 
 from opgraft.engine.results import as_held, outputs_of
 from opgraft.graph import Node, Shape, Value
-from opgraft.ops.arrays import MLX_TYPE, element_type, host_from_storage
+from opgraft.graph.element_types import HELD_AS
+from opgraft.ops.arrays import HELD_TYPE, element_type, host_from_storage
 from opgraft.ops.context import Context
 from opgraft.ops.handler import Place
 from opgraft.registry import Candidate, Claim, Registry
@@ -81,7 +82,7 @@ def _stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
             continue
         if value.dtype is None or value.shape is None:
             return None
-        inputs.append(mx.zeros([dim if isinstance(dim, int) else size for dim in value.shape], MLX_TYPE[value.dtype]))
+        inputs.append(mx.zeros([dim if isinstance(dim, int) else size for dim in value.shape], HELD_TYPE[value.dtype]))
     return inputs
 
 
@@ -104,7 +105,7 @@ def _mismatches(node: Node, outputs: Sequence[Any], exact: bool) -> Iterator[str
             continue
         output = as_held(outputs[index])
         found, shape = element_type(output), tuple(output.shape)
-        if value.dtype is not None and found != value.dtype:
+        if value.dtype is not None and found != HELD_AS.get(value.dtype):
             yield f"its translation gives {found} for output {value.name!r}, and the model says {value.dtype}"
         if not _fits(value, shape, exact):
             declared = _text(value.shape)

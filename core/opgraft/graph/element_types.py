@@ -1,4 +1,4 @@
-"""The element types of ONNX tensors: one table for their numbers, names and NumPy storage."""
+"""The element types of ONNX tensors: one table for their numbers, names, NumPy storage and width."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 # (number in ONNX's TensorProto.DataType, number in ONNX Runtime's ONNXTensorElementDataType, name, NumPy type of the
-# stored elements). The two numberings part ways after float4e2m1. A storage type of None has no plain array of
-# elements: strings, and types packed below a byte. bfloat16 and the 8-bit floats are stored as their bits.
+# stored elements). The two numberings part ways after float4e2m1. bfloat16 and the floats of 8 and 4 bits are stored as
+# their bits. Types below a byte, whose elements share bytes in a model and in ONNX Runtime's memory, are stored with
+# one element to a byte. Strings have no storage type.
 _TABLE: Final[tuple[tuple[int, int, str, type[np.generic] | None], ...]] = (
     (1, 1, "float32", np.float32),
     (2, 2, "uint8", np.uint8),
@@ -30,13 +31,15 @@ _TABLE: Final[tuple[tuple[int, int, str, type[np.generic] | None], ...]] = (
     (18, 18, "float8e4m3fnuz", np.uint8),
     (19, 19, "float8e5m2", np.uint8),
     (20, 20, "float8e5m2fnuz", np.uint8),
-    (21, 21, "uint4", None),
-    (22, 22, "int4", None),
-    (23, 23, "float4e2m1", None),
+    (21, 21, "uint4", np.uint8),
+    (22, 22, "int4", np.int8),
+    (23, 23, "float4e2m1", np.uint8),
     (24, 26, "float8e8m0", np.uint8),
-    (25, 24, "uint2", None),
-    (26, 25, "int2", None),
+    (25, 24, "uint2", np.uint8),
+    (26, 25, "int2", np.int8),
 )
+
+_BITS_OF_PACKED: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
 NAME_OF_ONNX: Final[dict[int, str]] = {onnx: name for onnx, _, name, _ in _TABLE}
 NAME_OF_ORT: Final[dict[int, str]] = {ort: name for _, ort, name, _ in _TABLE}
@@ -45,6 +48,10 @@ ONNX_OF_NAME: Final[dict[str, int]] = {name: onnx for onnx, _, name, _ in _TABLE
 STORAGE: Final[dict[str, np.dtype[np.generic] | None]] = {
     name: None if storage is None else np.dtype(storage) for _, _, name, storage in _TABLE
 }
+BITS: Final[dict[str, int]] = {
+    name: _BITS_OF_PACKED.get(name, 8 * storage.itemsize) for name, storage in STORAGE.items() if storage is not None
+}
+"""The width of an element."""
 
 FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 SIGNED: Final = frozenset({"int8", "int16", "int32", "int64"})
@@ -54,3 +61,15 @@ NUMBERS: Final = FLOATS | INTEGERS
 BOOL: Final = frozenset({"bool"})
 COMPLEX: Final = frozenset({"complex64"})
 ANY: Final = NUMBERS | BOOL | COMPLEX
+"""The element types that MLX has."""
+
+PACKED: Final = frozenset(_BITS_OF_PACKED)
+FLOAT8: Final = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
+NARROW: Final = FLOAT8 | PACKED
+"""The element types that MLX lacks, and that are held in another: in their storage type."""
+
+HELD: Final = ANY | NARROW
+"""Every element type that an MLX array holds, as itself or in another: for operators that only move elements."""
+
+HELD_AS: Final[dict[str, str]] = {name: str(STORAGE[name]) if name in NARROW else name for name in sorted(HELD)}
+"""The element type, one of MLX's, that holds each."""

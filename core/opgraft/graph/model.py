@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
 class UnreadableAttribute:
-    """Stands for an attribute of a kind that no handler can take: a sparse tensor, a type, a packed element type."""
+    """Stands for an attribute of a kind that no handler can take: a sparse tensor, a type, several tensors."""
 
     def __repr__(self) -> str:
         return "an attribute that cannot be read"

@@ -15,7 +15,7 @@ from google.protobuf.message import Error as ProtobufError
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
 from opgraft.errors import ModelError
-from opgraft.graph.element_types import NAME_OF_ONNX, STORAGE
+from opgraft.graph.element_types import NAME_OF_ONNX, PACKED, STORAGE
 from opgraft.graph.model import (
     ONNX_DOMAIN,
     Array,
@@ -29,6 +29,7 @@ from opgraft.graph.model import (
     normalized_domain,
     topologically_sorted,
 )
+from opgraft.graph.packing import from_codes
 
 FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS = 4
 """Before this IR version every initializer had to be a graph input too, and was a constant nevertheless."""
@@ -167,7 +168,7 @@ def since_version(op_type: str, domain: str, opset: int) -> int:
 
 
 def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
-    """The elements of a tensor in the storage type of its element type (bfloat16 as its 16 bits).
+    """The elements of a tensor in the storage type of its element type; see `storage_form`.
 
     Raises:
         ModelError: its external data is missing, or its element type has no storage here.
@@ -182,7 +183,21 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
         raise ModelError(f"tensor {tensor.name!r}: {error}") from error
     if storage is None:
         return np.asarray(array, dtype=object)
-    return np.ascontiguousarray(array).view(storage).reshape(tuple(tensor.dims))
+    return storage_form(array, name)
+
+
+def storage_form(array: Any, dtype: str) -> Array:
+    """An array of element type `dtype` in its storage type: bfloat16 as its 16 bits, int4 as int8.
+
+    Args:
+        array: as onnx gives it (types that NumPy lacks are those of ml_dtypes), or in storage form already.
+    """
+    storage = STORAGE[dtype]
+    if array.dtype == storage:
+        return np.asarray(array).view(storage)  # onnx before 1.18 gives a storage type with a name of its own
+    codes: Any = np.ascontiguousarray(array).reshape(-1)
+    stored = from_codes(codes, dtype) if dtype in PACKED else codes.view(storage)
+    return np.reshape(stored, array.shape)
 
 
 def dense_array(sparse: SparseTensorProto, folder: str | Path = ".") -> Array:

@@ -10,6 +10,8 @@ import numpy as np
 from opgraft.engine import Program
 from opgraft.errors import ContractError
 from opgraft.graph import Array, Value
+from opgraft.graph.element_types import HELD_AS, PACKED
+from opgraft.graph.packing import packed
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import OK, callback, check
 from opgraft.host.tensors import array_at, array_of_view
@@ -43,13 +45,16 @@ class FusedNode:
 
 def _write(context: Any, index: int, result: mx.array | Array, declared: Value) -> None:
     found = element_type(result)
-    if declared.dtype is not None and found != declared.dtype:
-        raise ContractError(f"output {declared.name!r} came out as {found}, and the model declares {declared.dtype}")
+    dtype = declared.dtype or found
+    if found != dtype and found != HELD_AS.get(dtype):
+        raise ContractError(f"output {declared.name!r} came out as {found}, and the model declares {dtype}")
     if isinstance(result, mx.array) and result.dtype == mx.bfloat16:
         result = result.view(mx.uint16, stream=mx.cpu)  # NumPy has no bfloat16
     elements = np.array(result, copy=False)
     data = ffi.new("void **")
     check(lib.open_output(context, index, elements.shape, elements.ndim, data))
+    if found != dtype and dtype in PACKED:
+        elements = packed(elements, dtype)
     np.copyto(array_at(data[0], elements.shape, elements.dtype), elements)
 
 

@@ -8,28 +8,43 @@ import numpy as np
 
 from opgraft.errors import ModelError
 from opgraft.graph import Array
-from opgraft.graph.element_types import NAME_OF_ORT, STORAGE
+from opgraft.graph.element_types import NAME_OF_ORT, PACKED, STORAGE
+from opgraft.graph.packing import packed_size, unpacked
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import check
 
 _STRING: Final = 8
 
-STORAGE_OF_ORT: Final = {number: STORAGE[name] for number, name in NAME_OF_ORT.items() if STORAGE[name] is not None}
-"""NumPy storage type by ONNX Runtime's number, for the element types that have one."""
+STORAGE_OF_ORT: Final = {
+    number: storage
+    for number, name in NAME_OF_ORT.items()
+    if (storage := STORAGE[name]) is not None and name not in PACKED
+}
+"""NumPy storage type by ONNX Runtime's number, for the element types that it stores just so."""
+
+_BYTE: Final = np.dtype(np.uint8)
 
 
 def array_of_view(view: Any) -> Array:
-    """A view of the memory that a filled TensorView describes, in storage form: nothing is copied.
+    """The elements that a filled TensorView describes, in storage form: a view of its memory, but for packed types.
 
     Raises:
-        ModelError: it describes no tensor, or one whose element type has no plain storage.
+        ModelError: it describes no tensor, or one of strings.
     """
     storage = STORAGE_OF_ORT.get(view.element_type)
     if storage is None:
-        raise ModelError(f"element type {NAME_OF_ORT.get(view.element_type, view.element_type)} is not supported")
+        return _unpacked(view)
     rank = view.rank
     shape = tuple(ffi.unpack(view.sizes, rank)) if rank else ()
     return array_at(view.data, shape, storage)
+
+
+def _unpacked(view: Any) -> Array:
+    dtype = NAME_OF_ORT.get(view.element_type, f"number {view.element_type}")
+    if dtype not in PACKED:
+        raise ModelError(f"element type {dtype} is not supported")
+    shape = tuple(ffi.unpack(view.sizes, view.rank)) if view.rank else ()
+    return unpacked(array_at(view.data, (packed_size(shape, dtype),), _BYTE), shape, dtype)
 
 
 def array_at(data: Any, shape: tuple[int, ...], storage: np.dtype[Any]) -> Array:
@@ -41,10 +56,10 @@ def array_at(data: Any, shape: tuple[int, ...], storage: np.dtype[Any]) -> Array
 
 
 def array_of_value(value: Any) -> Array:
-    """The elements of an OrtValue: a view of its memory, or an object array of str for a string tensor.
+    """The elements of an OrtValue: see `array_of_view`, or an object array of str for a string tensor.
 
     Raises:
-        ModelError: it holds no tensor, or one whose element type has no plain storage.
+        ModelError: it holds no tensor.
     """
     view = ffi.new("TensorView *")
     check(lib.read_tensor(value, view))

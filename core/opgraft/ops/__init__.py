@@ -9,7 +9,20 @@ def softplus(X):
 
 from opgraft.errors import Decline
 from opgraft.graph import Node, Value
-from opgraft.graph.element_types import ANY, BOOL, COMPLEX, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED
+from opgraft.graph.element_types import (
+    ANY,
+    BOOL,
+    COMPLEX,
+    FLOAT8,
+    FLOATS,
+    HELD,
+    INTEGERS,
+    NARROW,
+    NUMBERS,
+    PACKED,
+    SIGNED,
+    UNSIGNED,
+)
 from opgraft.ops.arrays import to_device, to_host
 from opgraft.ops.context import Body, Context
 from opgraft.ops.handler import Anywhere, Handler, Host, op
@@ -19,9 +32,13 @@ __all__ = [
     "ANY",
     "BOOL",
     "COMPLEX",
+    "FLOAT8",
     "FLOATS",
+    "HELD",
     "INTEGERS",
+    "NARROW",
     "NUMBERS",
+    "PACKED",
     "SIGNED",
     "UNSIGNED",
     "Anywhere",

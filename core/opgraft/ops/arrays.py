@@ -7,10 +7,13 @@ from typing import Any, Final
 import mlx.core as mx
 import numpy as np
 
-from opgraft.graph.element_types import ANY
+from opgraft.graph.element_types import ANY, HELD_AS
 
 MLX_TYPE: Final[dict[str, mx.Dtype]] = {name: mx.bool_ if name == "bool" else getattr(mx, name) for name in sorted(ANY)}
 """MLX's type for an ONNX element type name."""
+
+HELD_TYPE: Final[dict[str, mx.Dtype]] = {name: MLX_TYPE[held] for name, held in HELD_AS.items()}
+"""The MLX type that holds an ONNX element type, those that MLX lacks among them."""
 
 HOST_TYPES: Final = frozenset(np.dtype(name) for name in ANY - {"bfloat16"})
 """The NumPy types of values that may be held on the host."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from opgraft.errors import ContractError, Decline
 from opgraft.graph import Node, UnreadableAttribute, normalized_domain
-from opgraft.graph.element_types import ANY, ONNX_OF_NAME
+from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
 
@@ -56,7 +56,8 @@ class Signature:
         if self.takes_context:
             del parameters[0]
         places = _places(function, [parameter.name for parameter in parameters])
-        allowed = _dtypes_of(function, dtypes)
+        default, by_name = _dtypes_of(function, dtypes)
+        self.narrow = NARROW & default.union(*by_name.values())
         inputs: list[Input] = []
         self.attributes: dict[str, Any] = {}
         self.extra_attributes = False
@@ -73,7 +74,8 @@ class Signature:
             else:
                 variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
                 required = parameter.default is _REQUIRED and not variadic
-                inputs.append(Input(name, required, places.get(name, Place.DEVICE), allowed(name), variadic))
+                taken = by_name.get(name, default)
+                inputs.append(Input(name, required, places.get(name, Place.DEVICE), taken, variadic))
         unknown = set(dtypes) - {each.name for each in inputs} if isinstance(dtypes, Mapping) else set()
         if unknown:
             raise ContractError(f"{_name(function)}: dtypes= names no input of the function: {sorted(unknown)}")
@@ -104,6 +106,9 @@ class Signature:
                 yield f"input {parameter.name} is a {value.kind}; only tensors are supported"
             elif value.dtype is not None and value.dtype not in parameter.dtypes:
                 yield f"element type {value.dtype} of input {parameter.name} is not supported"
+        for value in node.outputs:
+            if value is not None and value.dtype in NARROW and value.dtype not in self.narrow:
+                yield f"element type {value.dtype} of output {value.name!r} is not supported"
         for parameter in self.inputs[len(node.inputs) :]:
             if parameter.required:
                 yield f"input {parameter.name} is required, and absent"
@@ -260,7 +265,8 @@ def op(
         since: the first operator version covered.
         until: the last one; None for all from `since` on.
         dtypes: the element types taken: one set for all inputs, or one for each input by name. Default: any type that
-            MLX has.
+            MLX has. A type that it lacks (8-bit floats, types below a byte) must be in one of the sets even where only
+            an output is of it; its elements arrive and leave as those of another type, see `element_types.HELD_AS`.
     """
 
     def decorate(function: Callable[..., Any]) -> Handler:
@@ -290,14 +296,15 @@ def _places(function: Callable[..., Any], names: Collection[str]) -> dict[str, P
 
 def _dtypes_of(
     function: Callable[..., Any], dtypes: Mapping[str, Collection[str]] | Collection[str] | None
-) -> Callable[[str], frozenset[str]]:
+) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
+    """The element types of an input that is not named, and those of each that is."""
     by_name = dtypes if isinstance(dtypes, Mapping) else {}
     every = ANY if dtypes is None or isinstance(dtypes, Mapping) else dtypes
     for given in (every, *by_name.values()):
         unknown = [given] if isinstance(given, str) else sorted(set(given) - ONNX_OF_NAME.keys())
         if unknown:
             raise ContractError(f"{_name(function)}: dtypes= takes sets of element type names, not {unknown[0]!r}")
-    return lambda name: frozenset(by_name.get(name, every))
+    return frozenset(every), {name: frozenset(each) for name, each in by_name.items()}
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from opgraft.engine import problem_with
 from opgraft.errors import TranslationError
-from opgraft.ops import Context, Node, hookimpl
+from opgraft.ops import NARROW, Context, Node, hookimpl
 
 from .drift import DriftCheck
 from .finite import made_non_finite
@@ -44,13 +44,14 @@ class NumericsGuard:
     def translate(self, ctx: Context, node: Node) -> Generator[None, Any, Any]:
         """Hand on what the handler gives, once it has been looked at.
 
-        A node with bodies is left alone: theirs are translated, and looked at, one by one.
+        A node with bodies is left alone: theirs are translated, and looked at, one by one. So is a node that reads
+        8-bit floats or types below a byte, which arrive as integers that hold their bits.
 
         Raises:
             NumericsError: the mode is `raise`, and there is a finding.
         """
         results = yield
-        if not ctx.bodies and isinstance(results, tuple | list) and not _on_stand_ins():
+        if not ctx.bodies and not _reads_bits(node) and isinstance(results, tuple | list) and not _on_stand_ins():
             outputs = {
                 index: result if isinstance(result, mx.array) else np.asarray(result)
                 for index, result in enumerate(results)
@@ -71,6 +72,10 @@ class NumericsGuard:
         if node not in self._named:
             self._named.add(node)
             _log.warning("%s", finding)
+
+
+def _reads_bits(node: Node) -> bool:
+    return any(value is not None and value.dtype in NARROW for value in node.inputs)
 
 
 def _compute(arrays: Iterable[Any]) -> bool:

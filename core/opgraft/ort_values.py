@@ -1,0 +1,59 @@
+"""Running sessions whose inputs or outputs are of element types that NumPy lacks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from opgraft.graph import Array
+from opgraft.graph.element_types import ONNX_OF_NAME, PACKED, STORAGE
+from opgraft.graph.onnx_source import storage_form
+from opgraft.graph.packing import packed, packed_size, unpacked
+
+_ORT_NAMES: Final = {"float32": "float", "float64": "double"}
+
+DTYPE_OF_TEXT: Final = {f"tensor({_ORT_NAMES.get(name, name)})": name for name in STORAGE}
+"""The element type that a session means by its text for a tensor type."""
+
+_FOREIGN: Final = {name: storage for name, storage in STORAGE.items() if storage is not None and storage.name != name}
+"""The storage types of the element types that NumPy lacks."""
+
+
+def run(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    """What `session.run` gives for `feeds`, and for element types that NumPy lacks.
+
+    Those go in as arrays of ml_dtypes or in storage form (bfloat16 as its 16 bits, int4 as int8), and come out in
+    storage form.
+    """
+    dtypes = {info.name: DTYPE_OF_TEXT.get(info.type, "") for info in (*session.get_inputs(), *session.get_outputs())}
+    if not _FOREIGN.keys() & dtypes.values():
+        return list(session.run(None, dict(feeds)))
+    given = {name: _ort_value(value, dtypes[name]) for name, value in feeds.items()}
+    return [_array(value) for value in session.run_with_ort_values(None, given)]
+
+
+def _ort_value(array: Any, dtype: str) -> Any:
+    from onnxruntime import OrtValue
+
+    if dtype not in _FOREIGN:
+        return OrtValue.ortvalue_from_numpy(np.asarray(array))
+    stored = storage_form(np.asarray(array), dtype)
+    if dtype in PACKED:  # an OrtValue has the shape of the array, and reads its first bytes
+        memory = np.zeros(stored.shape, np.uint8)
+        memory.reshape(-1)[: packed_size(stored.shape, dtype)] = packed(stored, dtype)
+        stored = memory
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(stored, order="C"), ONNX_OF_NAME[dtype])
+
+
+def _array(value: Any) -> Array:
+    dtype = DTYPE_OF_TEXT.get(value.data_type(), "")
+    if dtype not in _FOREIGN:
+        array: Array = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    count = packed_size(shape, dtype) if dtype in PACKED else int(np.prod(shape)) * _FOREIGN[dtype].itemsize
+    data = np.frombuffer(ctypes.string_at(value.data_ptr(), count), np.uint8)
+    return unpacked(data, shape, dtype) if dtype in PACKED else data.view(_FOREIGN[dtype]).reshape(shape)
