@@ -88,19 +88,19 @@ def lp_pool(X, *, kernel_shape, auto_pad="NOTSET", ceil_mode=0, dilations=None, 
 @op("GlobalAveragePool", dtypes=FLOATS)
 def global_average_pool(X):
     """Mean over all spatial axes: X (N, C, D1...Dn) gives (N, C, 1...1). ONNX GlobalAveragePool-22."""
-    return (_image_sum(widened(X)) / prod(X.shape[2:])).astype(X.dtype)
+    return (_image_sum(widened(_images(X))) / prod(X.shape[2:])).astype(X.dtype)
 
 
 @op("GlobalMaxPool", dtypes=FLOATS)
 def global_max_pool(X):
     """Maximum over all spatial axes: X (N, C, D1...Dn) gives (N, C, 1...1). ONNX GlobalMaxPool-22."""
-    return channels_first(mx.max(channels_last(X), axis=tuple(range(1, X.ndim - 1)), keepdims=True))
+    return channels_first(mx.max(channels_last(_images(X)), axis=tuple(range(1, X.ndim - 1)), keepdims=True))
 
 
 @op("GlobalLpPool", since=2, dtypes=FLOATS)
 def global_lp_pool(X, *, p=2):
     """The p-norm over all spatial axes: X (N, C, D1...Dn) gives (N, C, 1...1). ONNX GlobalLpPool-22."""
-    return _root(_image_sum(_powers(widened(X), p)), p).astype(X.dtype)
+    return _root(_image_sum(_powers(widened(_images(X)), p)), p).astype(X.dtype)
 
 
 @op("MaxUnpool", since=9, dtypes={"X": FLOATS})
@@ -190,6 +190,14 @@ def _powers(x: mx.array, p: int) -> mx.array:
 def _root(x: mx.array, p: int) -> mx.array:
     """The p-th root of x."""
     return mx.sqrt(x) if p == 2 else x if p == 1 else mx.power(x, mx.array(1 / p, x.dtype))
+
+
+def _images(X: mx.array) -> mx.array:
+    if X.ndim < 3:
+        raise ValueError(
+            f"X has {X.ndim} dimensions, and there must be a batch, channels, and one or more to pool over"
+        )
+    return X
 
 
 def _image_sum(x: mx.array) -> mx.array:

@@ -334,3 +334,9 @@ def test_max_roi_pool_of_images_between_whole_numbers(image):
 def test_max_roi_pool_of_regions_that_are_none():
     with pytest.raises(TranslationError, match="five columns"):
         check_node("MaxRoiPool", normal(1, 1, 2, 2), np.zeros((1, 4)), pooled_shape=[1, 1], dynamic=True, reference=[])
+
+
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_global_pools_need_something_to_pool_over(operator: str, rank: int) -> None:
+    check_declined(operator, np.ones((2,) * rank, np.float32), because="to pool over")
