@@ -76,9 +76,10 @@ def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collecti
     successors: list[list[int]] = [[] for _ in nodes]
     predecessors: list[list[int]] = [[] for _ in nodes]
     for producer, consumer in edges:
-        # One object for each number, wherever it stands: the caller's are spread over memory, and slow to follow.
-        successors[producer].append(nodes[consumer])
-        predecessors[consumer].append(nodes[producer])
+        predecessors[consumer].append(nodes[producer])  # not the caller's object: those are spread all over memory
+    for consumer, producers in zip(nodes, predecessors, strict=True):
+        for producer in producers:
+            successors[producer].append(consumer)
     is_supported = [False] * node_count
     for node in supported:
         is_supported[node] = True
