@@ -17,7 +17,7 @@ from opgraft.host import EP_NAME, library_path, register, unregister
 if TYPE_CHECKING:
     import onnx
 
-    from opgraft.report import Coverage
+    from opgraft.reporting import Coverage
 
 # On CUDA, MLX multiplies float32 matrices in TF32 unless it is told otherwise before its first use: 1e-3 off.
 os.environ.setdefault("MLX_ENABLE_TF32", "0")

@@ -140,7 +140,7 @@ def run(
 @provider_option
 def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str], ...]) -> None:
     """Show what of MODEL is claimed, what is declined, and why."""
-    from opgraft.report.terminal import render
+    from opgraft.reporting.terminal import render
     from opgraft.sessions import survey
 
     coverage = survey(model, dict(options))
@@ -272,7 +272,7 @@ def _run_model(
     """Run a model on the EP and, with `compare`, on the CPU EP; show what came of it, and return the outputs."""
     from opgraft.comparison import equal, largest_difference, run_timed
     from opgraft.graph.onnx_source import load_model
-    from opgraft.report.terminal import render
+    from opgraft.reporting.terminal import render
     from opgraft.sessions import open_cpu_session, open_session, sample_inputs
 
     out = console()

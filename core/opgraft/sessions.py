@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from opgraft.host.devices import default_device
 from opgraft.host.options import parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
 from opgraft.registry import load_registry
-from opgraft.report import Coverage, coverage_of
+from opgraft.reporting import Coverage, coverage_of
 
 Model = str | Path | bytes | onnx.ModelProto
 
@@ -70,8 +71,11 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
     options.log_severity_level = _SEVERITY_FATAL
     seen: list[Decisions] = []
 
+    thread = threading.get_ident()
+
     def observe(graph: Graph, decisions: Decisions) -> None:
-        seen.append(decisions)
+        if threading.get_ident() == thread:  # other threads make sessions of their own meanwhile
+            seen.append(decisions)
 
     observers.append(observe)
     try:

@@ -10,7 +10,7 @@ from zoo import RealModel
 
 from opgraft.comparison import difference
 from opgraft.host import EP_NAME
-from opgraft.report import Coverage
+from opgraft.reporting import Coverage
 from opgraft.sessions import OpenedSession, open_cpu_session, open_session
 
 

@@ -54,7 +54,10 @@ def callback(name: str) -> Callable[[_Callback], _Callback]:
 
 def _on_error(name: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
     """cffi calls this with what a callback raised; the result is returned to ONNX Runtime."""
-    code, message = _described(name, kind, error)
+    try:
+        code, message = _described(name, kind, error)
+    except BaseException:  # an error whose own text raises; no status at all would mean success
+        code, message = _FAIL, f"opgraft: internal error in {name}: {kind.__name__}, which cannot say more"
     logger = Logger.default
     if os.environ.get("OPGRAFT_DEBUG") == "1" and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from opgraft.report.coverage import Coverage, OperatorCoverage
+from opgraft.reporting.coverage import Coverage, OperatorCoverage
 from opgraft.text import printable
 
 
