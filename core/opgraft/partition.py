@@ -2,7 +2,8 @@
 
 The answer holds every supported node once, in clusters that are connected, jointly acyclic (contracting all of
 them at once leaves no cycle, so each one is convex too) and maximal (merging any two adjacent clusters would close
-a cycle). Finding the fewest clusters is hard; this is a greedy method that runs in close to linear time.
+a cycle). Finding the fewest clusters is hard; this is a greedy method. It runs in close to linear time, except on
+graphs without any locality, where the search for second paths can take longer.
 
 How it works. Nodes are visited in topological order, and the graph of the nodes visited so far is kept contracted:
 each *vertex* is a cluster or a lone unsupported node. A supported node first joins the cluster of its latest
@@ -23,8 +24,10 @@ and B.
 
 from __future__ import annotations
 
+import gc
 from bisect import insort
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -34,9 +37,9 @@ __all__ = ["partition"]
 # the second attempt costs only milliseconds, and the better of the two has some 2% fewer clusters.
 _BOTH_WAYS_UP_TO = 5_000
 
-# Positions compare as byte strings. None is the beginning of another, so the place of one vertex can always be divided
-# among several by appending to it, and no other vertex has to move.
-_UNPLACED = b"\xff\xff\xff\xff"
+# Positions in the topological order are byte strings, and none is the beginning of another. So the place of one vertex
+# can always be divided among several by appending to it, and no other vertex has to move. Nodes not visited come last.
+_NOT_VISITED = b"\xff\xff\xff\xff"
 
 
 def partition(node_count: int, edges: Sequence[tuple[int, int]], supported: Collection[int]) -> list[list[int]]:
@@ -47,11 +50,24 @@ def partition(node_count: int, edges: Sequence[tuple[int, int]], supported: Coll
     first node. Equal arguments give equal results. Raises ValueError when the edges form a cycle, a self loop
     included, or when a node number is out of range.
     """
-    graph = _read(node_count, edges, supported)
-    clusters = _Contraction(graph).grow()
-    if node_count <= _BOTH_WAYS_UP_TO:
-        clusters = min(clusters, _Contraction(graph.mirrored()).grow(), key=len)
+    with _collector_paused():
+        graph = _read(node_count, edges, supported)
+        clusters = _Contraction(graph).grow()
+        if node_count <= _BOTH_WAYS_UP_TO:
+            clusters = min(clusters, _Contraction(graph.mirrored()).grow(), key=len)
     return sorted(map(sorted, clusters))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the collector from looking again and again through thousands of small containers, none of them garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,7 @@ class _Graph:
     nodes: list[int]
     successors: list[list[int]]
     predecessors: list[list[int]]
-    is_supported: list[bool]
+    is_supported: bytearray
     order: list[int]  # topological
     spine: list[int]  # a longest path
 
@@ -80,9 +96,9 @@ def _read(node_count: int, edges: Sequence[tuple[int, int]], supported: Collecti
     for consumer, producers in zip(nodes, predecessors, strict=True):
         for producer in producers:
             successors[producer].append(consumer)
-    is_supported = [False] * node_count
+    is_supported = bytearray(node_count)
     for node in supported:
-        is_supported[node] = True
+        is_supported[node] = 1
 
     # First in, first out: nodes come by their depth, so the predecessor that releases a node is a deepest one.
     waiting_for = list(map(len, predecessors))
@@ -122,14 +138,14 @@ class _Contraction:
         count = len(graph.nodes)
         self.graph = graph
         self.vertex_of = graph.nodes.copy()
-        self.position = [_UNPLACED] * count
-        # By vertex, and for clusters only: a lone unsupported node has the neighbours that the graph gives it.
+        self.position = [_NOT_VISITED] * count
+        # By vertex, for clusters only: the neighbours of a lone unsupported node are those that it has in the graph.
         self.members: dict[int, list[int]] = {}
         self.after: dict[int, set[int]] = {}
         self.before: dict[int, set[int]] = {}
         self.last_before = [-1] * count
         self.first_after = [len(graph.spine)] * count
-        for index, node in enumerate(graph.spine):
+        for index, node in zip(graph.nodes, graph.spine, strict=False):
             self.last_before[node] = self.first_after[node] = index
 
     def grow(self) -> list[list[int]]:
@@ -138,15 +154,15 @@ class _Contraction:
         members, last_before = self.members, self.last_before
         vertex, place, last = self.vertex_of.__getitem__, self.position.__getitem__, last_before.__getitem__
         for rank, node in enumerate(self.graph.order):
-            self.position[node] = rank.to_bytes(4, "big")
             sources = set(map(vertex, predecessors[node]))
             if sources:
                 last_before[node] = max(last_before[node], max(map(last, sources)))
             if not is_supported[node]:
+                self.position[node] = rank.to_bytes(4, "big")
                 self._connect(sources, node)
                 continue
             home = max(sources, key=place, default=node)
-            if home in members:
+            if is_supported[home] and home != node:
                 self._join(node, home)
                 if len(sources) == 1:
                     continue
@@ -154,6 +170,7 @@ class _Contraction:
                 sources = {source for source in sources if source != home and source not in known}
             else:
                 home = node
+                self.position[node] = rank.to_bytes(4, "big")
                 members[node], self.after[node], self.before[node] = [node], set(), set()
             self.before[home] |= sources
             for source in self._connect(sources, home):
@@ -172,11 +189,11 @@ class _Contraction:
 
     def _connect(self, sources: set[int], target: int) -> list[int]:
         """Let the sources know of their edges to the target, and return those sources that are clusters."""
-        members, after, first_after = self.members, self.after, self.first_after
+        is_supported, after, first_after = self.graph.is_supported, self.after, self.first_after
         first = first_after[target]
         clusters = []
         for source in sources:
-            if source in members:
+            if is_supported[source]:
                 after[source].add(target)
                 clusters.append(source)
             if first_after[source] > first:
@@ -188,7 +205,7 @@ class _Contraction:
         changed = [vertex]
         while changed:
             for target in self._all_after(changed.pop()):
-                if self.last_before[target] < index and self.position[target] != _UNPLACED:
+                if self.last_before[target] < index and self.position[target] != _NOT_VISITED:
                     self.last_before[target] = index
                     changed.append(target)
 
@@ -220,9 +237,9 @@ class _Contraction:
             return None  # a part of the spine lies between them
 
         # Search forward from the first (side 0) and backward from the second (side 1). Each step explores the nearest
-        # waiting vertex of the side that has cost less, so the sides approach each other until one has nothing left or
-        # they pass. What a side finds beyond the other's next vertex is not worth keeping: the other side has seen it
-        # already, or never will.
+        # waiting vertex of the side that has cost less, so the sides approach each other until they pass or one has
+        # nothing left. What a side finds beyond the other's next vertex is not worth keeping: the other side has seen
+        # it already, or never will.
         position = self.position
         look = (self._all_after, self._all_before)
         starts = (self.after[first], self.before[second])
@@ -257,8 +274,9 @@ class _Contraction:
             line.insert(len(line) if side else 0, gate)
         if len(line) == 1:
             return room
+        width = 1 if len(line) <= 256 else 4  # the same for all, so that none is the beginning of another
         for part, vertex in enumerate(line):
-            position[vertex] = room + part.to_bytes(4, "big")
+            position[vertex] = room + part.to_bytes(width, "big")
         return position[first]
 
     def _merge(self, first: int, second: int, room: bytes) -> int:
@@ -269,18 +287,16 @@ class _Contraction:
             self._lower_first_after(second, self.first_after[first])
         self.after[first].discard(second)
         self.before[second].discard(first)
-        kept, gone = (first, second) if self._size(first) >= self._size(second) else (second, first)
+        members = self.members
+        kept, gone = (first, second) if len(members[first]) >= len(members[second]) else (second, first)
         for edges, edges_back in ((self.after, self.before), (self.before, self.after)):
             for neighbour in edges[gone]:
-                if neighbour in self.members:
+                if self.graph.is_supported[neighbour]:
                     edges_back[neighbour].discard(gone)
                     edges_back[neighbour].add(kept)
             edges[kept] |= edges.pop(gone)
-        for node in self.members[gone]:
+        for node in members[gone]:
             self.vertex_of[node] = kept
-        self.members[kept] += self.members.pop(gone)
+        members[kept] += members.pop(gone)
         self.position[kept] = room
         return kept
-
-    def _size(self, vertex: int) -> int:
-        return len(self.members[vertex]) + len(self.after[vertex]) + len(self.before[vertex])

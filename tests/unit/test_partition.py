@@ -180,7 +180,7 @@ def test_every_graph_of_five_nodes() -> None:
 def test_no_more_clusters_on_average_than_the_yardstick(shape: str) -> None:
     generator = random.Random(1)
     ours = theirs = 0
-    for _ in range(1500):
+    for _ in range(2000):
         graph = random_graph(generator) if shape == "dense" else sparse_graph(generator, generator.randint(8, 20))
         ours += len(partition(*graph))
         theirs += len(union_find(*graph))
