@@ -273,7 +273,7 @@ def _run_model(
     from opgraft.comparison import equal, largest_difference, run_timed
     from opgraft.graph.onnx_source import load_model
     from opgraft.reporting.terminal import render
-    from opgraft.sessions import open_cpu_session, open_session, sample_inputs
+    from opgraft.sessions import assignment, open_cpu_session, open_session, sample_inputs
 
     out = console()
     load_model(model)
@@ -289,7 +289,7 @@ def _run_model(
     _show_arrays(out, "inputs", feeds)
     outcome = run_timed(opened.session, feeds, runs, "on the EP")
     _show_arrays(out, "outputs", outcome.outputs)
-    assigned = ", ".join(f"{count} on {name}" for name, count in opened.assigned().items())
+    assigned = ", ".join(f"{sum(sizes)} on {name}" for name, sizes in assignment(opened.session).items())
     out.print(Text(f"top-level nodes by ONNX Runtime's record: {assigned or 'none'}"))
     median = f"median of {runs} runs: {1000 * outcome.seconds:.2f} ms on the EP"
     if not compare:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from opgraft.claims import Decisions, decide
+from opgraft.claims import decide
 from opgraft.engine import VerifiedRegistry
 from opgraft.errors import ModelError, OptionError
-from opgraft.graph import Array, Graph
+from opgraft.graph import Array
 from opgraft.graph.element_types import STORAGE
 from opgraft.graph.onnx_source import graph_of_model, load_model
-from opgraft.host import EP_NAME, observers, register
+from opgraft.host import EP_NAME, observed, register
 from opgraft.host.devices import default_device
 from opgraft.host.options import parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
@@ -37,12 +36,16 @@ class OpenedSession:
     session: Any
     coverage: Coverage
 
-    def assigned(self) -> dict[str, int]:
-        """The number of nodes on each execution provider, by ONNX Runtime's own record."""
-        counts: dict[str, int] = {}
-        for subgraph in self.session.get_provider_graph_assignment_info():
-            counts[subgraph.ep_name] = counts.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
-        return counts
+
+def assignment(session: Any) -> dict[str, list[int]]:
+    """The number of nodes of each subgraph, by execution provider, by ONNX Runtime's own record.
+
+    The record is made where the session option `session.record_ep_graph_assignment_info` is 1.
+    """
+    sizes: dict[str, list[int]] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        sizes.setdefault(subgraph.ep_name, []).append(len(subgraph.get_nodes()))
+    return sizes
 
 
 def options_with_provider(provider_options: Mapping[str, str] | None = None) -> Any:
@@ -69,21 +72,11 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
     options = options_with_provider(provider_options)
     options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
     options.log_severity_level = _SEVERITY_FATAL
-    seen: list[Decisions] = []
-
-    thread = threading.get_ident()
-
-    def observe(graph: Graph, decisions: Decisions) -> None:
-        if threading.get_ident() == thread:  # other threads make sessions of their own meanwhile
-            seen.append(decisions)
-
-    observers.append(observe)
     try:
-        session = onnxruntime.InferenceSession(_source(model), options)
+        with observed(lambda decisions: decisions) as seen:
+            session = onnxruntime.InferenceSession(_source(model), options)
     except Exception as error:
         raise _refusal(model, error) from error
-    finally:
-        observers.remove(observe)
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 

@@ -12,10 +12,7 @@ from math import pi, sqrt
 
 import mlx.core as mx
 
-from opgraft_ops._folding import exponential, widened
-
-LARGE = 16384
-"""From this many elements on, a few dozen cheap passes over an array cost less than one pass of MLX's tanh."""
+from opgraft_ops._folding import exponential, is_large_on_cpu, on_cpu, widened
 
 ERF_TERMS = 120
 """The terms of the series for erf in float64: what is left out is below its precision up to |x| = 6."""
@@ -47,32 +44,24 @@ def cos(x: mx.array) -> mx.array:
 
 
 def tanh(x: mx.array) -> mx.array:
-    return _tanh_quotient(x) if _is_large_on_cpu(x) else mx.tanh(x)
+    return _tanh_quotient(x) if is_large_on_cpu(x) else mx.tanh(x)
 
 
 def sigmoid(x: mx.array) -> mx.array:
     if x.dtype == mx.float64:
         return 1 / (1 + exponential(-x))
-    return 0.5 + 0.5 * _tanh_quotient(0.5 * x) if _is_large_on_cpu(x) else mx.sigmoid(x)
+    return 0.5 + 0.5 * _tanh_quotient(0.5 * x) if is_large_on_cpu(x) else mx.sigmoid(x)
 
 
 def erf(x: mx.array) -> mx.array:
     if x.dtype == mx.float64:
         return _erf_series(x)
-    return _erf_quotient(x) if x.dtype == mx.float32 and _on_cpu() else mx.erf(x)
+    return _erf_quotient(x) if x.dtype == mx.float32 and on_cpu() else mx.erf(x)
 
 
 def softplus(x: mx.array) -> mx.array:
     """log(1 + e to the power x), without overflow."""
     return mx.maximum(x, 0) + mx.log1p(exponential(-mx.abs(x)))
-
-
-def _on_cpu() -> bool:
-    return mx.default_device() == mx.cpu
-
-
-def _is_large_on_cpu(x: mx.array) -> bool:
-    return x.dtype == mx.float32 and x.size >= LARGE and _on_cpu()
 
 
 def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array:

@@ -136,26 +136,35 @@ def position(module, find, data, axis, keepdims, select_last_index):
     return size - 1 - found if select_last_index else found
 
 
-@op("ArgMax", dtypes=NUMBERS)
-def arg_max(data, *, axis=0, keepdims=1, select_last_index=0):
-    """The position of the largest value along an axis, as int64; NaN is larger than all. ONNX ArgMax-13."""
-    return position(mx, mx.argmax, data, axis, keepdims, select_last_index)
+# MLX's function, NumPy's, and the docstring
+POSITIONS = {
+    "ArgMax": (
+        mx.argmax,
+        np.argmax,
+        "The position of the largest value along an axis, as int64; NaN is larger than all. ONNX ArgMax-13.",
+    ),
+    "ArgMin": (
+        mx.argmin,
+        np.argmin,
+        "The position of the smallest value along an axis, as int64; NaN is smaller than all. ONNX ArgMin-13.",
+    ),
+}
 
 
-@arg_max.host
-def _(data, *, axis=0, keepdims=1, select_last_index=0):
-    return position(np, np.argmax, data, axis, keepdims, select_last_index)
+def _position_handler(name, find, find_on_host, meaning):
+    def translate(data, *, axis=0, keepdims=1, select_last_index=0):
+        return position(mx, find, data, axis, keepdims, select_last_index)
+
+    def on_host(data, *, axis=0, keepdims=1, select_last_index=0):
+        return position(np, find_on_host, data, axis, keepdims, select_last_index)
+
+    translate.__doc__ = meaning
+    handler = op(name, dtypes=NUMBERS)(translate)
+    handler.host(on_host)
+    return handler
 
 
-@op("ArgMin", dtypes=NUMBERS)
-def arg_min(data, *, axis=0, keepdims=1, select_last_index=0):
-    """The position of the smallest value along an axis, as int64; NaN is smaller than all. ONNX ArgMin-13."""
-    return position(mx, mx.argmin, data, axis, keepdims, select_last_index)
-
-
-@arg_min.host
-def _(data, *, axis=0, keepdims=1, select_last_index=0):
-    return position(np, np.argmin, data, axis, keepdims, select_last_index)
+positions = [_position_handler(name, *row) for name, row in POSITIONS.items()]
 
 
 def leading(module, argsort, X, k, axis, largest):

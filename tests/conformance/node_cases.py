@@ -27,9 +27,8 @@ from onnx.backend.test.case.node import collect_testcases
 
 from opgraft import ort_values
 from opgraft.claims import Decisions
-from opgraft.graph import Graph
-from opgraft.host import EP_NAME, observers
-from opgraft.sessions import options_with_provider
+from opgraft.host import EP_NAME, observed
+from opgraft.sessions import assignment, options_with_provider
 
 RANDOM = frozenset({"ai.onnx::Bernoulli", "ai.onnx::RandomUniformLike"})
 """Operators whose draws are their implementation's own: of their cases, element type and shape are compared."""
@@ -73,27 +72,18 @@ def judge(name: str) -> Verdict:
 
 
 def _kind(case: Any) -> tuple[str, str]:
-    seen: list[Decisions] = []
-
-    def observe(graph: Graph, decisions: Decisions) -> None:
-        seen.append(decisions)
-
-    observers.append(observe)
-    try:
-        options = options_with_provider({"device": "cpu"})
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(case.model.SerializeToString(), options)
-    except Exception as error:
-        claimed = any(decision.claimed for decisions in seen for decision in decisions.decisions)
-        return ("error" if claimed else "unclaimed"), _reasons(seen) or f"not loadable: {_line(error)}"
-    finally:
-        observers.remove(observe)
-    on_ep = {True: 0, False: 0}
-    for subgraph in session.get_provider_graph_assignment_info():
-        on_ep[subgraph.ep_name == EP_NAME] += len(subgraph.get_nodes())
-    if not on_ep[True]:
+    options = options_with_provider({"device": "cpu"})
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.log_severity_level = 4
+    with observed(lambda decisions: decisions) as seen:
+        try:
+            session = onnxruntime.InferenceSession(case.model.SerializeToString(), options)
+        except Exception as error:
+            claimed = any(decision.claimed for decisions in seen for decision in decisions.decisions)
+            return ("error" if claimed else "unclaimed"), _reasons(seen) or f"not loadable: {_line(error)}"
+    providers = assignment(session).keys()
+    if EP_NAME not in providers:
         return "unclaimed", _reasons(seen)
     try:
         for inputs, expected in case.data_sets:
@@ -102,7 +92,7 @@ def _kind(case: Any) -> tuple[str, str]:
         return "wrong", _line(error)
     except Exception as error:
         return "error", _line(error)
-    return ("partly", _reasons(seen)) if on_ep[False] else ("right", "")
+    return ("right", "") if providers == {EP_NAME} else ("partly", _reasons(seen))
 
 
 def _reasons(seen: Sequence[Decisions]) -> str:

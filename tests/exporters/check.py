@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 
 from graph_cache import Arrays, CachedGraph, cached_graphs
 
-from opgraft.comparison import TOLERANCE, difference
+from opgraft.comparison import TOLERANCE, largest_difference
 from opgraft.host import EP_NAME
-from opgraft.sessions import open_cpu_session, open_session
+from opgraft.sessions import assignment, open_cpu_session, open_session
 
 LIMIT_SECONDS = 300
 HALF_TOLERANCE = 1e-2
@@ -68,11 +68,11 @@ def check(graph: CachedGraph, options: Mapping[str, str]) -> Result:
         with contextlib.suppress(Exception):  # the CPU execution provider lacks some forms of Attention
             expected = dict(zip(names, cpu_session.run(None, case.inputs), strict=True))
         if expected:
-            differences.append(_largest(outputs, expected))
+            differences.append(largest_difference(outputs, expected))
         if case.outputs:
-            framework_differences.append(_largest(outputs, case.outputs))
-    subgraphs = list(opened.session.get_provider_graph_assignment_info())
-    ours = [len(subgraph.get_nodes()) for subgraph in subgraphs if subgraph.ep_name == EP_NAME]
+            framework_differences.append(largest_difference(outputs, case.outputs))
+    assigned = assignment(opened.session)
+    ours = assigned.get(EP_NAME, [])
     declined = [
         f"{operator.operator} x{reason.count}: {reason.reason}"
         for operator in opened.coverage.operators
@@ -80,16 +80,12 @@ def check(graph: CachedGraph, options: Mapping[str, str]) -> Result:
     ]
     return Result(
         sum(ours),
-        sum(len(subgraph.get_nodes()) for subgraph in subgraphs),
+        sum(map(sum, assigned.values())),
         len(ours),
         max(differences, default=None),
         max(framework_differences, default=None),
         declined,
     )
-
-
-def _largest(outputs: Arrays, expected: Arrays) -> float:
-    return max(difference(outputs[name], expected[name]) for name in expected)
 
 
 def check_alone(graph: CachedGraph, options: Mapping[str, str]) -> Result:

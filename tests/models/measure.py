@@ -11,7 +11,7 @@ from zoo import RealModel
 from opgraft.comparison import difference
 from opgraft.host import EP_NAME
 from opgraft.reporting import Coverage
-from opgraft.sessions import OpenedSession, open_cpu_session, open_session
+from opgraft.sessions import assignment, open_cpu_session, open_session
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,17 @@ def measure(model: RealModel, *, inputs: int = 3, timed_runs: int = 5) -> Measur
             at = time.perf_counter()
             session.run(None, cases[0][1])
             taken.append(time.perf_counter() - at)
-    on_ep, subgraphs, nodes = assignment(opened)
+    assigned = assignment(opened.session)
+    ours = assigned.get(EP_NAME, [])
     return Measurement(
         model.name,
         opened.coverage,
-        on_ep,
-        nodes,
-        subgraphs,
+        sum(ours),
+        sum(map(sum, assigned.values())),
+        len(ours),
         worst,
         created - started,
         cpu_created - created,
         statistics.median(seconds[0]),
         statistics.median(seconds[1]),
     )
-
-
-def assignment(opened: OpenedSession) -> tuple[int, int, int]:
-    """By ONNX Runtime's record: nodes on the execution provider, its subgraphs, and all nodes."""
-    subgraphs = list(opened.session.get_provider_graph_assignment_info())
-    ours = [len(subgraph.get_nodes()) for subgraph in subgraphs if subgraph.ep_name == EP_NAME]
-    return sum(ours), len(ours), sum(len(subgraph.get_nodes()) for subgraph in subgraphs)

@@ -45,14 +45,8 @@ def _elements(graph: Graph) -> dict[str, Any]:
 
 @pytest.fixture
 def seen() -> Iterator[list[Seen]]:
-    graphs: list[Seen] = []
-
-    def observe(graph: Graph, decisions: Any) -> None:
-        graphs.append(Seen(graph, _elements(graph)))
-
-    host.observers.append(observe)
-    yield graphs
-    host.observers.remove(observe)
+    with host.observed(lambda decisions: Seen(decisions.graph, _elements(decisions.graph))) as graphs:
+        yield graphs
 
 
 def shown(model: onnx.ModelProto | Path, seen: list[Seen]) -> Seen:

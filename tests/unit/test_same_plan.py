@@ -12,10 +12,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from opgraft.claims import Decisions
 from opgraft.graph import Graph
 from opgraft.graph.onnx_source import graph_of_model
-from opgraft.host import observers
+from opgraft.host import observed
 from opgraft.plan import Plan, build_plan
 from opgraft.sessions import options_with_provider
 
@@ -56,16 +55,8 @@ def live_plan(model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
     onnx.save(model, path)
     options = options_with_provider()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    plans: list[dict[str, Any]] = []
-
-    def observe(graph: Graph, decisions: Decisions) -> None:
-        plans.append(described_plan(build_plan(graph)))
-
-    observers.append(observe)
-    try:
+    with observed(lambda decisions: described_plan(build_plan(decisions.graph))) as plans:
         onnxruntime.InferenceSession(str(path), options)
-    finally:
-        observers.remove(observe)
     return plans[0]
 
 

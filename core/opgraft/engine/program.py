@@ -153,7 +153,6 @@ class Program:
         is_body: bool = False,
     ) -> None:
         self.plan = plan
-        self.registry = registry
         self.device = device or str(mx.default_device().type).rpartition(".")[2]
         self._device = getattr(mx, self.device)
         constants = constants if constants is not None else ConstantStore()

@@ -9,30 +9,50 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from opgraft.errors import InstallationError
 from opgraft.host.requirements import require_mlx, require_onnxruntime
 
 if TYPE_CHECKING:
     from opgraft.claims import Decisions
-    from opgraft.graph import Graph
 
-__all__ = ["EP_NAME", "library_path", "observers", "register", "registration_names", "unregister"]
+__all__ = ["EP_NAME", "library_path", "observed", "observers", "register", "registration_names", "unregister"]
+
+T = TypeVar("T")
 
 EP_NAME = "MLXExecutionProvider"
 
-observers: list[Callable[[Graph, Decisions], None]] = []
-"""Each is called with every graph that a session shows to opgraft and with what was decided about it.
+observers: list[Callable[[Decisions], None]] = []
+"""Each is called with what was decided about every graph that a session shows to opgraft.
 
 The call comes from the thread that makes the session. The graph's initializers can be read during the call only.
 """
 
 registration_names: list[str] = []
 """The names under which ONNX Runtime has loaded this library in this process, whoever asked it to."""
+
+
+@contextmanager
+def observed(look: Callable[[Decisions], T]) -> Iterator[list[T]]:
+    """What `look` gives for all that is decided in this thread while the context lasts; other threads make sessions of
+    their own meanwhile."""
+    thread = threading.get_ident()
+    seen: list[T] = []
+
+    def observe(decisions: Decisions) -> None:
+        if threading.get_ident() == thread:
+            seen.append(look(decisions))
+
+    observers.append(observe)
+    try:
+        yield seen
+    finally:
+        observers.remove(observe)
 
 
 _registering = threading.Lock()

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program, VerifiedRegistry
-from opgraft.graph import Graph
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
 from opgraft.host.compute import FusedNode
@@ -61,15 +60,15 @@ class ExecutionProvider:
             for cluster in filter(None, decisions.clusters):
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
-            self._report(live.graph, decisions)
+            self._report(decisions)
 
-    def _report(self, graph: Graph, decisions: Decisions) -> None:
+    def _report(self, decisions: Decisions) -> None:
         if self.options.log_declined:
             for node, reasons in decisions.declined:
                 why = "; ".join(str(reason) for reason in reasons)
                 self.logger.warning(f"opgraft declines {node.operator} {node.label!r}: {why}")
         for observer in tuple(observers):
-            observer(graph, decisions)
+            observer(decisions)
 
     def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[Any]:
         """An OrtNodeComputeInfo for each fused node. Weights that several of them read are converted once."""
