@@ -63,7 +63,7 @@ def reason(function: Callable[..., Any], of: Node, device: str = "cpu", dtypes: 
     return str(only)
 
 
-def raise_(error: Exception) -> Any:
+def raise_(error: BaseException) -> Any:
     raise error
 
 
@@ -130,8 +130,21 @@ class TestVerification:
 
     @pytest.mark.parametrize("error", [ValueError, IndexError, ZeroDivisionError])
     def test_errors_that_sizes_may_explain(self, error: type[Exception]) -> None:
-        assert error.__name__ in reason(lambda X: raise_(error("sizes")), PLAIN)
-        assert decision(lambda X: raise_(error("sizes")), DYNAMIC).claimed
+        assert error.__name__ in reason(lambda X: raise_(error(f"sizes {X.shape}")), PLAIN)
+        assert decision(lambda X: raise_(error(f"sizes {X.shape}")), DYNAMIC).claimed
+
+    @pytest.mark.parametrize("error", [ValueError, IndexError, ZeroDivisionError])
+    def test_an_error_that_is_the_same_at_every_size_is_not_about_sizes(self, error: type[Exception]) -> None:
+        assert "IndexError: tuple index out of range" in reason(lambda X: X.shape[5] * X, DYNAMIC)
+        assert error.__name__ in reason(lambda X: raise_(error("always")), DYNAMIC)
+
+    @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, BaseException])
+    def test_a_pack_that_wants_out_is_left_out(self, error: type[BaseException]) -> None:
+        assert error.__name__ in reason(lambda X: raise_(error("out")), PLAIN)
+        handler = op("Op")(lambda X: X)
+        handler.condition(lambda node: raise_(error("out")))
+        found = decide_node(PLAIN, VerifiedRegistry(registry_of(handler), "cpu"), "cpu")
+        assert f"its claim failed: {error.__name__}: out" in str(found.reasons[0])
 
     def test_the_handlers_own_reason_comes_first(self) -> None:
         handler = op("Op", dtypes={"int8"})(lambda X: raise_(TypeError("not reached")))

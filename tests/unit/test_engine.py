@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ import pytest
 from onnx import numpy_helper
 
 from opgraft.engine import ConstantStore, Program
-from opgraft.engine.program import Frame
+from opgraft.engine.program import MOST_CHECKS, Frame
 from opgraft.errors import Decline, ModelError, TranslationError
 from opgraft.graph import Initializer, Node, Value
 from opgraft.graph.onnx_source import graph_of_model
@@ -807,6 +809,134 @@ class TestErrors:
         assert "TypeError: the translator gave an array of mlx.core.float32, and not a tuple of outputs." in message
 
 
+class TestChecks:
+    """Data that an operator does not allow, and that only the device knows."""
+
+    @staticmethod
+    def checked() -> Handler:
+        @op("own::Positive")
+        def positive(ctx, a):  # type: ignore[no-untyped-def]
+            ctx.check(a > 0, "an element is not positive")
+            return a * 2
+
+        return positive
+
+    def test_what_does_not_hold_is_an_error_that_names_the_node(self) -> None:
+        found = program_of("g (float[2] x) => (float[2] y) { a = own.Positive(x) y = Add(a, a) }", None, self.checked())
+        assert to_host(found.run([f32(1, 2)])[0]).tolist() == [4, 8]
+        with pytest.raises(
+            TranslationError, match=r"\(own::Positive, version 1\).*: an element is not positive"
+        ) as error:
+            found.run([f32(1, -2)])
+        assert "Its inputs: float32[2]" in str(error.value)
+        assert to_host(found.run([f32(1, 2)])[0]).tolist() == [4, 8]
+
+    def test_even_where_nobody_reads_the_result(self) -> None:
+        found = program_of("g (float[2] x) => (float[2] y) { a = own.Positive(x) y = Add(x, x) }", None, self.checked())
+        with pytest.raises(TranslationError, match="not positive"):
+            found.run([f32(0, 1)])
+
+    def test_known_data_is_judged_at_once(self) -> None:
+        @op("own::Few")
+        def few(ctx, a, count: Host):  # type: ignore[no-untyped-def]
+            ctx.check(count < 3, f"{count} are too many")
+            return a
+
+        found = program_of("g (float[2] x, int64 n) => (float[2] y) { y = own.Few(x, n) }", None, few)
+        found.run([f32(1, 2), np.array(2)])
+        with pytest.raises(TranslationError, match="ValueError: 3 are too many"):
+            found.run([f32(1, 2), np.array(3)])
+
+    @pytest.mark.parametrize("trips", [3, MOST_CHECKS + 10])
+    def test_inside_a_loop(self, trips: int) -> None:
+        text = """g (int64 n, float[1] x) => (float[1] y) {
+            y = Loop (n, , x) <
+                body = b (int64 i, bool c, float[1] v) => (bool d, float[1] w) {
+                    d = Identity(c) p = own.Positive(v) q = Add(v, m) w = Identity(q)
+                }
+            >
+        }"""
+        found = program_of(text.replace("(n, ,", '(n, "",'), {"m": f32(-1)}, self.checked())
+        assert to_host(found.run([np.array(trips), f32(trips + 1)])[0]).tolist() == [1]
+        with pytest.raises(TranslationError, match="not positive"):
+            found.run([np.array(trips), f32(trips - 1)])
+
+
+class TestNothingIsWrittenTo:
+    """What one translator reads, others read too."""
+
+    def test_arithmetic_in_place_stays_with_its_translator(self) -> None:
+        @op("own::Greedy")
+        def greedy(a, b):  # type: ignore[no-untyped-def]
+            a += 1
+            b[0] = 100
+            return a + b
+
+        text = "g (float[2] x) => (float[2] y, float[2] z) { a = own.Greedy(x, w) y = Add(a, x) z = Mul(x, w) }"
+        found = program_of(text, {"w": f32(3, 4)}, greedy)
+        for _ in range(2):
+            y, z = found.run([f32(1, 2)])
+            assert to_host(y).tolist() == [103, 9]
+            assert to_host(z).tolist() == [3, 8]
+
+    def test_host_values_are_read_only(self) -> None:
+        @op("own::Greedy")
+        def greedy(a, count: Host):  # type: ignore[no-untyped-def]
+            count[0] = 7
+            return a
+
+        texts = [
+            "g (float[2] x, int64[1] n) => (float[2] y) { y = own.Greedy(x, n) }",
+            "g (float[2] x, int64[1] n) => (float[2] y) { s = Shape(x) y = own.Greedy(x, s) }",
+            "g (float[2] x, int64[1] n) => (float[2] y) { y = own.Greedy(x, w) }",
+        ]
+        for text in texts:
+            found = program_of(text, {"w": np.array([2])}, greedy)
+            with pytest.raises(TranslationError, match="read-only"):
+                found.run([f32(1, 2), np.array([2])])
+
+
+class TestBlame:
+    """An error is that of the pack whose code raised it."""
+
+    @pytest.mark.parametrize("culprit", ["wrapper", "handler"])
+    def test_of_a_wrapper_and_of_what_it_wraps(self, culprit: str) -> None:
+        def source(name: str, text: str) -> dict[str, Any]:
+            space: dict[str, Any] = {"__name__": name, "fails": name.startswith(culprit)}
+            exec(text, space)
+            return space
+
+        handler = source(
+            "handler_pack.ops",
+            """
+from opgraft.ops import op
+@op("own::Double")
+def double(a):
+    if fails: raise KeyError("gone")
+    return a * 2
+""",
+        )["double"]
+        wrapper = source(
+            "wrapper_pack.wrap",
+            """
+from opgraft.ops import hookimpl
+class Wrapper:
+    operators = ("own::*",)
+    @hookimpl(wrapper=True)
+    def translate(self, ctx, node):
+        result = yield
+        if fails: raise KeyError("gone")
+        return result
+""",
+        )["Wrapper"]()
+        packs = [Pack("inner", plugins=(handler,)), Pack("outer", plugins=(wrapper,))]
+        registry = Registry(packs, parse_policy("packs: [outer, inner]", "registry.yaml"))
+        plan = build_plan(graph_of_model(parsed("g (float[2] x) => (float[2] y) { y = own.Double(x) }")))
+        pack = {"wrapper": "outer", "handler": "inner"}[culprit]
+        with pytest.raises(TranslationError, match=rf"failed in pack '{pack}': KeyError.*deny: \[\"{pack}\"\]"):
+            Program(plan, registry, "cpu").run([f32(1, 2)])
+
+
 class TestThreads:
     """MLX's arrays belong to the thread that made them until they are computed."""
 
@@ -890,6 +1020,23 @@ class TestThreads:
             ).result()
         assert to_host(found.run([f32(1, 2)])[0]).tolist() == [3, 8]
         assert to_host(bfloat16.run([np.array([0x4000], np.uint16)])[0]).tolist() == [2]
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+    def test_threads_that_come_and_go_leave_no_threads_behind(self) -> None:
+        found = program_of("g (float[2] x) => (float[2] y) { y = Mul(x, w) }", {"w": f32(3, 4)})
+
+        def threads_of_process() -> int:
+            return len(os.listdir("/proc/self/task"))
+
+        def run() -> None:
+            found.run([f32(1, 2)])
+
+        before = threads_of_process()
+        for _ in range(20):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        assert threads_of_process() <= before + 1
 
 
 class TestRandomKeys:

@@ -10,13 +10,13 @@ import mlx.core as mx
 import numpy as np
 import onnxruntime
 import pytest
-from host_models import add_model, model_of, open_session, tensor
+from host_models import add_model, model_of, open_session, run_script, tensor
 from onnx import TensorProto, helper
 
 from opgraft import ort_values
 from opgraft.errors import TranslationError
 from opgraft.graph.element_types import BITS, NARROW, ONNX_OF_NAME, STORAGE
-from opgraft.host import ep
+from opgraft.host import ep, status
 from opgraft.host.compute import FusedNode
 
 FLOAT = TensorProto.FLOAT
@@ -191,7 +191,7 @@ def raising(error: BaseException) -> Any:
             KeyError("gone"),
             r"opgraft: internal error in OrtNodeComputeInfo_Compute: KeyError: 'gone' \(set OPGRAFT_DEBUG=1 for the tr",
         ),
-        (KeyboardInterrupt(), "opgraft: interrupted in OrtNodeComputeInfo_Compute"),
+        (SystemExit(3), "opgraft: internal error in OrtNodeComputeInfo_Compute: SystemExit: 3"),
         (ValueError("ends \0 early"), "ends .* early"),
     ],
 )
@@ -202,6 +202,67 @@ def test_what_a_run_raises_is_the_message(monkeypatch: pytest.MonkeyPatch, error
     for _ in range(2):  # and the session stays usable
         with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail, match=message):
             session.run(None, {"x": ones, "y": ones})
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_error_whose_text_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, raising(Unspeakable()))
+    session = open_session(add_model())
+    with pytest.raises(Exception, match="internal error in OrtNodeComputeInfo_Compute: Unspeakable, which cannot say"):
+        session.run(None, {"x": np.ones((2, 4), np.float32), "y": np.ones((2, 4), np.float32)})
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_while_telling_of_an_error_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, raising(KeyError("gone")))
+    session = open_session(add_model())
+    monkeypatch.setattr(status, "Logger", None)
+    with pytest.raises(Exception, match="opgraft: a callback failed, and so did the telling of why"):
+        session.run(None, {"x": np.ones((2, 4), np.float32), "y": np.ones((2, 4), np.float32)})
+
+
+@pytest.mark.parametrize("hook", ["opgraft.host.ep.decide", "opgraft.host.ep.build_plan", "opgraft.engine.Program.run"])
+def test_ctrl_c_inside_a_callback_reaches_the_user(hook: str) -> None:
+    """Whatever ONNX Runtime makes of the callback's error, the main thread is interrupted."""
+    result = run_script(
+        f"""
+import signal, time, unittest.mock, host_models, numpy as np
+ones = np.ones((2, 4), np.float32)
+def interrupt(*arguments, **options):
+    signal.raise_signal(signal.SIGINT)
+try:
+    with unittest.mock.patch("{hook}", interrupt):
+        try:
+            session = host_models.open_session(host_models.add_model())
+            session.run(None, {{"x": ones, "y": ones}})
+        except Exception as error:
+            assert "interrupted in Ort" in str(error), error
+        time.sleep(10)
+except KeyboardInterrupt:
+    print("interrupted")
+session = host_models.open_session(host_models.add_model())
+print(session.run(None, {{"x": ones, "y": ones}})[0].sum())
+"""
+    )
+    assert result.stdout == "interrupted\n16.0\n", result.stderr
+
+
+def test_inputs_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's memory is behind them."""
+
+    def run(inputs: Any) -> Any:
+        inputs[0][0] = 7
+
+    stand_in(monkeypatch, run)
+    session = open_session(model_of([helper.make_node("Neg", ["x"], ["z"])], {"x": (FLOAT, [4])}, {"z": (FLOAT, [4])}))
+    given = np.zeros(4, np.float32)
+    with pytest.raises(Exception, match="read-only"):
+        session.run(None, {"x": given})
+    assert given.tolist() == [0, 0, 0, 0]
 
 
 def test_what_compiling_raises_is_the_message(monkeypatch: pytest.MonkeyPatch) -> None:

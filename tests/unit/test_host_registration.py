@@ -157,3 +157,30 @@ print(registration_names)
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "['opgraft']"
+
+
+@pytest.mark.parametrize("busy", ["onnxruntime.get_ep_devices()", "opgraft.register()"])
+def test_others_may_ask_onnxruntime_meanwhile(busy: str) -> None:
+    """ONNX Runtime holds a lock while it calls the library, and its own functions wait for it with the GIL held."""
+    result = host_models.run_script(
+        f"""
+import faulthandler, threading, onnxruntime, opgraft
+faulthandler.dump_traceback_later(60, exit=True)
+done = False
+def ask():
+    while not done:
+        {busy}
+threads = [threading.Thread(target=ask) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(3):
+    opgraft.register()
+    opgraft.unregister()
+opgraft.register()
+done = True
+for thread in threads:
+    thread.join()
+print("done")
+"""
+    )
+    assert result.stdout == "done\n", result.stderr

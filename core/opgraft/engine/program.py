@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.engine.results import as_held, outputs_of
+from opgraft.engine.lanes import lane
+from opgraft.engine.results import as_held, outputs_of, unchanging
 from opgraft.errors import ModelError, TranslationError
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
@@ -27,6 +27,9 @@ SMALL = 1024
 
 LARGE = 65536
 """With more elements than this, arithmetic is the device's even where its result is needed on the host."""
+
+MOST_CHECKS = 256
+"""So many checks of a run's data are kept open at most: a loop makes new ones at every turn."""
 
 _random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
 
@@ -61,37 +64,57 @@ class ConstantStore:
 
 
 @dataclass(slots=True)
+class Check:
+    """What must hold of a run's data, yet to be computed, and the error where it does not."""
+
+    holds: mx.array
+    failure: TranslationError
+
+
+@dataclass(slots=True)
 class Frame:
     """The values of one run, by slot: on the device, on the host, or on both.
 
     bfloat16, which NumPy lacks, is held on the device alone. An `eager` frame has each step computed at once, so that
-    what fails is found where it fails.
+    what fails is found where it fails. What a translator reads is a handle of its own, and host arrays are read-only:
+    `X += 1` in one translator changes nothing for the others.
     """
 
     device: list[Any]
     host: list[Any]
     eager: bool = False
-
-    def copy(self, eager: bool) -> Frame:
-        return Frame(self.device.copy(), self.host.copy(), eager)
+    checks: list[Check] = field(default_factory=list)
 
     def on_device(self, slot: int) -> Any:
         value = self.device[slot]
-        if value is None and self.host[slot] is not None:
+        if value is None:
+            if self.host[slot] is None:
+                return None
             value = self.device[slot] = to_device(self.host[slot])
-        return value
+        return mx.array(value)
 
     def on_host(self, slot: int) -> Any:
         value = self.host[slot]
         if value is None and self.device[slot] is not None:
-            value = to_host(self.device[slot])
+            value = unchanging(to_host(self.device[slot]))
             if self.device[slot].dtype != mx.bfloat16:
                 self.host[slot] = value
         return value
 
     def anywhere(self, slot: int) -> Any:
-        value = self.host[slot]
-        return self.device[slot] if value is None else value
+        return self.on_device(slot) if self.host[slot] is None else self.host[slot]
+
+    def settle(self) -> None:
+        """Judge the open checks.
+
+        Raises:
+            TranslationError: one of them does not hold; the first that was made.
+        """
+        checks, self.checks[:] = self.checks.copy(), []
+        mx.eval([check.holds for check in checks])
+        for check in checks:
+            if not check.holds.item():
+                raise check.failure
 
     def put(self, slot: int, value: Any) -> None:
         """Keep a value.
@@ -154,7 +177,6 @@ class Program:
     ) -> None:
         self.plan = plan
         self.device = device or str(mx.default_device().type).rpartition(".")[2]
-        self._device = getattr(mx, self.device)
         constants = constants if constants is not None else ConstantStore()
         candidates = [_candidate(registry, step) for step in plan.steps]
         bodies = [
@@ -182,7 +204,7 @@ class Program:
             )
             for number, (step, candidate, inner) in enumerate(zip(plan.steps, candidates, bodies, strict=True))
         )
-        with self._on_device():
+        with lane(self.device):
             self._template = self._constant_frame(constants, wanted)
 
     def run(self, inputs: Sequence[Array | mx.array | None]) -> list[mx.array | Array]:
@@ -202,19 +224,26 @@ class Program:
         """
         if len(inputs) != len(self.plan.inputs):
             raise ModelError(f"{self.plan.name!r} takes {len(self.plan.inputs)} inputs, and {len(inputs)} were given")
-        with self._on_device():
+        with lane(self.device):
             frame = self._first_frame(inputs)
             try:
                 self.execute(frame)
                 outputs = [self._result(frame, slot) for slot in self.plan.outputs]
-                mx.eval([value for value in outputs if isinstance(value, mx.array)])
-            except Exception as error:
+                arrays = [value for value in outputs if isinstance(value, mx.array)]
+                mx.eval(arrays, [check.holds for check in frame.checks])
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 found = self._blame(inputs, error)
                 raise found from found.__cause__ or error
+            frame.settle()
         return outputs
 
+    def _new_frame(self, eager: bool, checks: list[Check]) -> Frame:
+        return Frame(self._template.device.copy(), self._template.host.copy(), eager, checks)
+
     def _first_frame(self, inputs: Sequence[Any], eager: bool = False) -> Frame:
-        frame = self._template.copy(eager)
+        frame = self._new_frame(eager, [])
         for slot, (value, given) in enumerate(zip(self.plan.inputs, inputs, strict=True)):
             try:
                 if value.dtype == "bfloat16" and isinstance(given, np.ndarray):
@@ -237,9 +266,11 @@ class Program:
                 if frame.eager:
                     made = [frame.device[slot] for slot in bound.step.outputs if slot != ABSENT]
                     mx.eval([value for value in made if value is not None])
-            except TranslationError:
+                if frame.checks and (frame.eager or len(frame.checks) > MOST_CHECKS):
+                    frame.settle()
+            except (TranslationError, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:  # one that exits must not end its host
                 raise self._failure(bound, frame, error) from error
             for slot in bound.dead:
                 frame.drop(slot)
@@ -265,6 +296,8 @@ class Program:
         for slot, result in zip(outputs, results, strict=False):
             if slot != ABSENT:
                 frame.put(slot, _as_declared(result, self.plan.values[slot]) if on_host else result)
+        for holds, message in context.checks:
+            frame.checks.append(Check(mx.all(holds), self._failure(bound, frame, ValueError(message))))
 
     def _stays_on_host(self, bound: _Bound, frame: Frame) -> bool:
         """True where a step runs in NumPy: it can, all it reads is on the host, and either somebody needs its result
@@ -284,9 +317,6 @@ class Program:
             and any(slot >= computed for slot in slots)
             and all(slot >= self.plan.first_constant for slot in slots)
         )
-
-    def _on_device(self) -> AbstractContextManager[Any]:
-        return nullcontext() if mx.default_device() == mx.Device(self._device, 0) else mx.stream(self._device)
 
     def _wanted_on_host(
         self, steering: Set[int], candidates: Sequence[Candidate], bodies: Sequence[dict[str, Program]]
@@ -332,12 +362,12 @@ class Program:
             value = initializer.value
             is_bfloat16 = value.dtype == "bfloat16"
             if not is_bfloat16 and (slot in wanted or _may_have(value, SMALL)):
-                frame.host[slot] = np.array(initializer.read())
+                frame.host[slot] = unchanging(np.array(initializer.read()))
             if is_bfloat16 or slot in read_on_device or slot in self.plan.outputs:
                 frame.device[slot] = constants.device(initializer)
         return frame
 
-    def _blame(self, inputs: Sequence[Any], error: Exception) -> TranslationError:
+    def _blame(self, inputs: Sequence[Any], error: BaseException) -> TranslationError:
         """The error that names the node that failed, found by running again and computing one node at a time: MLX is
         lazy, and fails where something is read, which may be far from what could not be computed."""
         try:
@@ -348,14 +378,14 @@ class Program:
             return error
         return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {type(error).__name__}: {error}")
 
-    def _failure(self, bound: _Bound, frame: Frame, error: Exception) -> TranslationError:
+    def _failure(self, bound: _Bound, frame: Frame, error: BaseException) -> TranslationError:
         node = bound.step.node
+        pack = bound.candidate.culprit(error)
         shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
         return TranslationError(
-            f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack "
-            f"{bound.candidate.pack!r}: {type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. If they "
-            f"are as they should be, turn this handler off in registry.yaml:  "
-            f'ops: {{"{node.operator}": {{deny: ["{bound.candidate.pack}"]}}}}'
+            f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack {pack!r}: "
+            f"{type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
+            f'this handler off in registry.yaml:  ops: {{"{node.operator}": {{deny: ["{pack}"]}}}}'
         )
 
 
@@ -371,7 +401,7 @@ class _Body:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         program = self.program
-        frame = program._template.copy(self.outer.eager)
+        frame = program._new_frame(self.outer.eager, self.outer.checks)
         plan = program.plan
         if len(inputs) != len(plan.inputs):
             raise TypeError(f"body {plan.name!r} takes {len(plan.inputs)} inputs, and got {len(inputs)}")

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from opgraft.graph import Array
 from opgraft.ops.arrays import HOST_TYPES
 
 
@@ -35,7 +36,14 @@ def as_held(value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype not in HOST_TYPES:
         raise TypeError(f"{_described(value)} is not an array that MLX can hold")
-    return array
+    return unchanging(array)
+
+
+def unchanging(array: Array) -> Array:
+    """A view of an array through which nobody can write: what one translator reads, others read too."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _described(value: Any) -> str:

@@ -7,15 +7,16 @@ from typing import Any
 
 import mlx.core as mx
 
+from opgraft.engine.lanes import lane
 from opgraft.engine.results import as_held, outputs_of
 from opgraft.graph import Node, Shape, Value
 from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import HELD_TYPE, element_type, host_from_storage
 from opgraft.ops.context import Context
 from opgraft.ops.handler import Place
-from opgraft.registry import Candidate, Claim, Registry
+from opgraft.registry import Candidate, Claim, Reason, Registry
 
-STAND_IN_SIZES = (4, 1, 16)
+STAND_IN_SIZES = (4, 1, 16, 224)
 """What an unknown dimension is taken to be, in turn, until one makes the translator happy."""
 
 _OF_SIZES = (ValueError, IndexError, ZeroDivisionError)
@@ -38,34 +39,43 @@ class VerifiedRegistry:
         """As `Registry.claim`, with each claim tried."""
         return self.registry.claim(node, self._problem_with)
 
-    def _problem_with(self, node: Node, candidate: Candidate) -> str | None:
+    def _problem_with(self, node: Node, candidate: Candidate) -> Reason | None:
         return problem_with(node, candidate, self.device)
 
 
-def problem_with(node: Node, candidate: Candidate, device: str) -> str | None:
+def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None:
     """What is wrong with a claim, or None where the translation fits or cannot be tried.
 
     MLX is lazy: the translator runs and builds its arrays, and nothing is computed. Where all sizes are known, element
     types and shapes must be what ORT inferred; with unknown sizes, element types and ranks. A node is not tried where
     it has bodies (their nodes are tried one by one), where an input has no known type or rank, or where it needs the
     elements of an input that only a run will bring. Sizes that do not fit (a ValueError) are no problem where other
-    sizes may come, nor in a body, which may be kept from running for just that reason.
+    sizes may come, nor in a body, which may be kept from running for just that reason. But an error that says the same
+    at every size is not about sizes.
     """
     if node.bodies or not node.needed_outputs:
         return None
     exact = all(value is None or value.static_shape is not None for value in node.inputs)
+    failures: dict[str, Reason] = {}
     for size in STAND_IN_SIZES[:1] if exact else STAND_IN_SIZES:
         try:
-            with mx.stream(getattr(mx, device)):
+            with lane(device):
                 inputs = _stand_ins(node, candidate, size)
                 if inputs is None:
                     return None
                 outputs = _translate(node, candidate, inputs, device)
-                return next(_mismatches(node, outputs, exact), None)
-        except Exception as error:  # whatever a pack raises is its claim's problem
-            if not isinstance(error, _OF_SIZES) or (exact and node.graph.parent is None):
-                return f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
-    return None  # no size fitted; a run's own sizes may
+                mismatch = next(_mismatches(node, outputs, exact), None)
+                return None if mismatch is None else Reason(candidate.pack, mismatch)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a pack raises is its claim's problem
+            text = f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
+            failures[text] = Reason(candidate.culprit(error), text)
+            if not isinstance(error, _OF_SIZES):
+                return failures[text]
+    if node.graph.parent is not None or (not exact and len(failures) > 1):
+        return None  # no size fitted; a run's own sizes may
+    return next(iter(failures.values()))
 
 
 def _stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:

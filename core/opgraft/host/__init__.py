@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
@@ -56,7 +57,9 @@ def observed(look: Callable[[Decisions], T]) -> Iterator[list[T]]:
 
 
 _registering = threading.Lock()
-_NO_TURNS_SECONDS = 60.0
+_TURN_SECONDS = 0.1
+"""How long a thread keeps the interpreter during a call that is to have no others beside it, and that takes a
+hundredth of that."""
 
 
 def library_path() -> str:
@@ -85,16 +88,9 @@ def register(name: str = "opgraft") -> None:
             return
         onnxruntime = require_onnxruntime()
         require_mlx()
-        # ONNX Runtime calls the library with a lock of its own held. Another thread that gets the interpreter meanwhile
-        # and asks ONNX Runtime for anything waits for that lock and never gives the interpreter back. Importing and
-        # reading files, which let go of the interpreter, come before, and threads take no turns during the call.
-        importlib.import_module("opgraft.host.factory")
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(_NO_TURNS_SECONDS)
-        try:
-            onnxruntime.register_execution_provider_library(name, library_path())
-        finally:
-            sys.setswitchinterval(interval)
+        path = library_path()
+        with _without_turns():
+            onnxruntime.register_execution_provider_library(name, path)
 
 
 def unregister() -> None:
@@ -102,8 +98,26 @@ def unregister() -> None:
 
     Every session that uses it must be gone.
     """
-    if not registration_names:
-        return
-    onnxruntime = require_onnxruntime()
-    for name in tuple(registration_names):
-        onnxruntime.unregister_execution_provider_library(name)
+    with _registering:
+        for name in tuple(registration_names):
+            with _without_turns():
+                require_onnxruntime().unregister_execution_provider_library(name)
+
+
+@contextmanager
+def _without_turns() -> Iterator[None]:
+    """Threads take no turns while the context lasts.
+
+    ONNX Runtime calls the library with a lock of its own held. Another thread that gets the interpreter meanwhile and
+    asks ONNX Runtime for anything waits for that lock and never gives the interpreter back. So what lets go of the
+    interpreter, imports above all, is done before.
+    """
+    for module in ("library", "factory"):
+        importlib.import_module(f"opgraft.host.{module}")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN_SECONDS)
+    try:
+        time.sleep(min(2 * interval, _TURN_SECONDS))  # those that wait for a turn already ask for it after the old time
+        yield
+    finally:
+        sys.setswitchinterval(interval)

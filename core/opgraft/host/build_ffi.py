@@ -54,6 +54,7 @@ uint32_t api_version(void);
 const char *ort_version(const OrtApiBase *base);
 bool attach(const OrtApiBase *base, uint32_t api_version);
 bool shut_down(int milliseconds);
+void interrupt_again(void);
 OrtStatus *read_tensor(const OrtValue *value, TensorView *view);
 OrtStatus *read_inputs(const OrtKernelContext *context, TensorView *views, size_t count);
 OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data);
@@ -107,7 +108,7 @@ def trampoline(owner: str, member: Any) -> str:
         refusal = "refusal_of_run" if member.name == "Compute" else "refusal"
         body = (
             f"if (!enter()) return {refusal}(); OrtStatus *status = {forwarded}({function.arguments}); "
-            f"leave(); return status;"
+            f"leave(); return outcome(status);"
         )
     return f"{declared}\n{head} {{ {body} }}"
 
@@ -127,6 +128,7 @@ def source() -> str:
     generated = [
         *(wrapper(function, "ort") for function in ABI["ORT_API"]),
         *(wrapper(function, "ep") for function in ABI["EP_API"]),
+        "static OrtStatus *outcome(OrtStatus *status);",
         "static OrtStatus *refusal(void);",
         "static OrtStatus *refusal_of_run(void);",
         *(trampoline(name, m) for name, members in structures for m in members if m.function is not None),
@@ -147,6 +149,7 @@ def interface() -> str:
         *(f"{name} *new_{name}(void);" for name, _ in structures),
         "void free(void *memory);",
         "extern char ep_version[64];",
+        "extern OrtStatus *const done;",
         SUPPORT_FUNCTIONS,
     ]
     callbacks = [

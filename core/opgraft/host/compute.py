@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import mlx.core as mx
 import numpy as np
 
-from opgraft.engine import Program
+from opgraft.engine import Program, lane
 from opgraft.errors import ContractError
 from opgraft.graph import Array, Value
 from opgraft.graph.element_types import HELD_AS, PACKED
@@ -49,7 +49,9 @@ def _write(context: Any, index: int, result: mx.array | Array, declared: Value) 
     if found != dtype and found != HELD_AS.get(dtype):
         raise ContractError(f"output {declared.name!r} came out as {found}, and the model declares {dtype}")
     if isinstance(result, mx.array) and result.dtype == mx.bfloat16:
-        result = result.view(mx.uint16, stream=mx.cpu)  # NumPy has no bfloat16
+        with lane("cpu"):
+            result = result.view(mx.uint16)  # NumPy has no bfloat16
+            mx.eval(result)
     elements = np.array(result, copy=False)
     data = ffi.new("void **")
     check(lib.open_output(context, index, elements.shape, elements.ndim, data))

@@ -40,7 +40,9 @@ class Options:
         default="auto",
         help="Where MLX runs. auto: the GPU where the session's devices include one and MLX can use it.",
     )
-    registry: str | None = _text(help="Path of the registry.yaml to use in place of the shipped one.")
+    registry: str | None = _text(
+        help="Path of the registry.yaml to use in place of the shipped one; ~ is the home folder."
+    )
     verify: bool = _switch(default="on", help="Translate each node once on stand-in inputs before it is claimed.")
     log_declined: bool = _switch(default="off", help="Log each node that is not claimed, with its reasons.")
 

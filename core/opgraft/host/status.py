@@ -13,7 +13,7 @@ from opgraft.errors import OpgraftError, OptionError, RegistryError
 from opgraft.host._ep import ffi, lib
 from opgraft.host.logger import Logger
 
-OK: Final = ffi.NULL
+OK: Final = lib.done
 """What a callback returns that did its work."""
 
 # Not EP_FAIL: onnxruntime's Python binding meets that by printing the message and moving the session to the CPU.
@@ -53,7 +53,10 @@ def callback(name: str) -> Callable[[_Callback], _Callback]:
 
 
 def _on_error(name: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-    """cffi calls this with what a callback raised; the result is returned to ONNX Runtime."""
+    """cffi calls this with what a callback raised; the result is returned to ONNX Runtime. Where this raises too, the
+    C side says so."""
+    if kind is KeyboardInterrupt:
+        lib.interrupt_again()
     try:
         code, message = _described(name, kind, error)
     except BaseException:  # an error whose own text raises; no status at all would mean success

@@ -22,6 +22,14 @@ struct OrtApiBase {
     const char *(*GetVersionString)(void);
 };
 
+/* Calls from Python into ONNX Runtime keep the GIL. They are short, and some are made while ONNX Runtime holds a lock:
+ * another thread that got the interpreter meanwhile, and asked ONNX Runtime for anything, would wait for that lock and
+ * never give the interpreter back. What waits lets go of the GIL by itself. */
+#undef Py_BEGIN_ALLOW_THREADS
+#undef Py_END_ALLOW_THREADS
+#define Py_BEGIN_ALLOW_THREADS {
+#define Py_END_ALLOW_THREADS }
+
 static void *const *ort_table;
 static void *const *ep_table;
 static uint32_t api_version_in_use;
@@ -32,6 +40,7 @@ static char ep_version[64] = "0.0.0";
 static atomic_bool alive = true;
 static atomic_int running;
 static atomic_uint attempts;
+static atomic_bool interrupted;
 static atomic_bool threaded; /* callbacks came from more than one thread */
 static const char *_Atomic first_thread;
 static _Thread_local char this_thread; /* its address is the thread's identity */
@@ -48,11 +57,28 @@ static bool enter(void) {
     return false;
 }
 
-static void leave(void) { atomic_fetch_sub(&running, 1); }
+static void leave(void) {
+    atomic_fetch_sub(&running, 1);
+    if (atomic_exchange(&interrupted, false)) PyErr_SetInterrupt();
+}
+
+/* Ctrl-C in a callback: it comes again once the callback is over, and so reaches the user's code. */
+static void interrupt_again(void) { atomic_store(&interrupted, true); }
 
 /* The generated code stands here. */
 
 #define TRY(call) do { OrtStatus *status_ = (call); if (status_) return status_; } while (0)
+
+/* What Python returns for success. Null, which is what cffi returns where even the handling of an error failed, must not
+ * be taken for it. */
+static char done_place;
+static OrtStatus *const done = (OrtStatus *)&done_place;
+
+static OrtStatus *outcome(OrtStatus *status) {
+    if (status == done) return NULL;
+    return status ? status : ort_CreateStatus(1, "opgraft: a callback failed, and so did the telling of why; "
+                                                 "was the recursion limit near, or memory at its end?");
+}
 
 /* The answer of a callback that comes too late. */
 static OrtStatus *refusal(void) { return ort_CreateStatus(1, "opgraft: the Python interpreter is shutting down"); }
@@ -67,6 +93,7 @@ static OrtStatus *refusal_of_run(void) {
 /* Ends the callbacks, and waits until none is under way and no thread has tried for a while: a thread that has just
  * left one is still on its way through ONNX Runtime. */
 static bool shut_down(int milliseconds) {
+    PyThreadState *thread = PyEval_SaveThread();
     unsigned seen = atomic_load(&attempts);
     int quiet = atomic_load(&threaded) ? 10 : 0;
     shuts_down = true;
@@ -77,6 +104,7 @@ static bool shut_down(int milliseconds) {
         left = now == seen ? left - 1 : quiet;
         seen = now;
     }
+    PyEval_RestoreThread(thread);
     return atomic_load(&running) == 0;
 }
 

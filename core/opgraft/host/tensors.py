@@ -26,7 +26,8 @@ _BYTE: Final = np.dtype(np.uint8)
 
 
 def array_of_view(view: Any) -> Array:
-    """The elements that a filled TensorView describes, in storage form: a view of its memory, but for packed types.
+    """The elements that a filled TensorView describes, in storage form: a read-only view of its memory, but for packed
+    types.
 
     Raises:
         ModelError: it describes no tensor, or one of strings.
@@ -36,7 +37,9 @@ def array_of_view(view: Any) -> Array:
         return _unpacked(view)
     rank = view.rank
     shape = tuple(ffi.unpack(view.sizes, rank)) if rank else ()
-    return array_at(view.data, shape, storage)
+    array = array_at(view.data, shape, storage)
+    array.flags.writeable = False
+    return array
 
 
 def _unpacked(view: Any) -> Array:

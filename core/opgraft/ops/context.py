@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import mlx.core as mx
+import numpy as np
+
 from opgraft.graph import Node
 
 T = TypeVar("T")
@@ -30,9 +33,10 @@ class Context:
         device: "cpu" or "gpu".
         on_host: True where every input and output is a NumPy array (shape arithmetic).
         random_key: makes a new MLX random key at each call.
+        checks: what `check` was given and only the device can tell, with its messages.
     """
 
-    __slots__ = ("_cache", "_constant", "bodies", "device", "inputs", "node", "on_host", "random_key")
+    __slots__ = ("_cache", "_constant", "bodies", "checks", "device", "inputs", "node", "on_host", "random_key")
 
     def __init__(
         self,
@@ -54,6 +58,23 @@ class Context:
         self.random_key = random_key
         self._cache = cache
         self._constant = constant
+        self.checks: list[tuple[Any, str]] = []
+
+    def check(self, holds: Any, message: str) -> None:
+        """Have the run fail with `message` where `holds` comes out false: for data that the operator does not allow.
+
+        Args:
+            holds: a boolean MLX array of any shape, all of which must be true; it is computed along with the outputs,
+                and nobody waits for it here. Or a bool or NumPy array, which is judged at once.
+            message: what is wrong with the data, and which of the inputs it is.
+
+        Raises:
+            ValueError: `holds` is known, and false.
+        """
+        if isinstance(holds, mx.array):
+            self.checks.append((holds, message))
+        elif not np.all(holds):
+            raise ValueError(message)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """`make()`, kept for this node for the life of its plan; `key` tells one such value from another.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -33,17 +34,28 @@ class Candidate:
     claim: Callable[..., bool | None] = field(repr=False)
     decline_reason: Callable[..., list[str]] = field(repr=False)
     translate: Callable[..., Sequence[Any] | None] = field(repr=False)
+    packages: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """The Python packages of the handler and of its wrappers, each with its pack."""
 
     @classmethod
-    def of(cls, pack: str, handler: OpPlugin, wrappers: Sequence[OpPlugin]) -> Candidate:
+    def of(cls, pack: str, handler: OpPlugin, wrappers: Sequence[tuple[str, OpPlugin]]) -> Candidate:
         """The candidate that `handler` is, inside `wrappers`, the first of them outermost.
 
         What stands alone is called directly, which saves a hook call for each node of each run.
         """
         if isinstance(handler, Handler) and not wrappers:
             return cls(pack, handler, handler.claim, handler.decline_reasons, handler.translate)
-        hooks = hooks_of(*wrappers, handler).hook
-        return cls(pack, handler, hooks.claim, hooks.decline_reason, hooks.translate)
+        hooks = hooks_of(*(plugin for _, plugin in wrappers), handler).hook
+        packages = tuple((_package(plugin), name) for name, plugin in ((pack, handler), *wrappers))
+        return cls(pack, handler, hooks.claim, hooks.decline_reason, hooks.translate, packages)
+
+    def culprit(self, error: BaseException) -> str:
+        """The pack to blame for what one of the hooks raised: the handler's, or that of a wrapper around it whose code
+        was the last of them all to run."""
+        pack_of = dict(reversed(self.packages))
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        packages = (frame.f_globals.get("__name__", "").partition(".")[0] for frame in reversed(frames))
+        return next((pack_of[package] for package in packages if package in pack_of), self.pack)
 
     def covers(self, version: int) -> bool:
         """True where the operator's `version` is one that the handler speaks of at all."""
@@ -114,7 +126,7 @@ class Registry:
             found = self._operators[operator] = self._build(operator)
         return found
 
-    def claim(self, node: Node, problem_with: Callable[[Node, Candidate], str | None] | None = None) -> Claim:
+    def claim(self, node: Node, problem_with: Callable[[Node, Candidate], Reason | None] | None = None) -> Claim:
         """Ask the handlers of a node's operator, in order, until one takes it.
 
         Args:
@@ -126,19 +138,19 @@ class Registry:
         for candidate in candidates:
             if not candidate.covers(node.since_version):
                 continue
-            texts: list[str]
             try:
                 if candidate.claim(node=node):
                     problem = problem_with(node, candidate) if problem_with else None
                     if problem is None:
                         return Claim(candidate)
-                    texts = [problem]
+                    reasons.append(problem)
                 else:
                     texts = [text for text in candidate.decline_reason(node=node) if text]
-                    texts = texts or ["declined without a reason"]
-            except Exception as error:  # a pack's fault must stay the pack's
-                texts = [f"its claim failed: {type(error).__name__}: {error}"]
-            reasons += [Reason(candidate.pack, text) for text in texts]
+                    reasons += [Reason(candidate.pack, text) for text in texts or ["declined without a reason"]]
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
+                reasons.append(Reason(candidate.culprit(error), f"its claim failed: {type(error).__name__}: {error}"))
         if reasons:
             return Claim(None, tuple(reasons))
         return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
@@ -163,12 +175,18 @@ class Registry:
         for pack, plugin in sorted(known, key=lambda entry: order.index(entry[0]) if entry[0] in order else -1):
             if pack in order and all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
                 asked.append((pack, plugin))
-        wrappers = [plugin for _, plugin in asked if _only_wraps(plugin)]
+        wrappers = [(pack, plugin) for pack, plugin in asked if _only_wraps(plugin)]
         return tuple(
             Candidate.of(pack, plugin, wrappers)
             for pack, plugin in asked
-            if all(plugin is not each for each in wrappers)
+            if all(plugin is not each for _, each in wrappers)
         )
+
+
+def _package(plugin: OpPlugin) -> str:
+    """The top-level Python package that a plugin's code is in."""
+    module = plugin.function.__module__ if isinstance(plugin, Handler) else type(plugin).__module__
+    return module.partition(".")[0]
 
 
 def _only_wraps(plugin: OpPlugin) -> bool:
