@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import platform
 import sys
 import zipfile
@@ -29,7 +30,9 @@ SIZE_HELP = "Size of a dimension, as in batch=2 or images:3=320 (input:axis); * 
 
 
 def console() -> Console:
-    """A console of at most `WIDTH` columns."""
+    """A console of at most `WIDTH` columns. What its encoding lacks is shown escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     found = Console(highlight=False)
     return found if found.is_terminal and found.width <= WIDTH else Console(highlight=False, width=WIDTH)
 
@@ -78,7 +81,7 @@ class ProviderOption(click.ParamType):  # type: ignore[type-arg]
         return name, text
 
 
-registry_option = click.option("--registry", type=click.Path(path_type=Path), help="The registry.yaml to use.")
+registry_option = click.option("--registry", type=click.Path(), help="The registry.yaml to use.")
 
 provider_option = click.option(
     "--option", "-o", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu."
@@ -153,7 +156,7 @@ def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str]
 
 @main.command(cls=_Command)
 @registry_option
-def packs(registry: Path | None) -> None:
+def packs(registry: str | None) -> None:
     """List the installed op packs in the order in which they are asked."""
     from opgraft.registry import installed_packs, load_registry
 
@@ -166,8 +169,9 @@ def packs(registry: Path | None) -> None:
     for name in [*order, *sorted(set(found) - set(order))]:
         pack = found[name]
         operators = {operator for plugin in pack.plugins for operator in plugin.operators}
-        state = "left out: " + printable(pack.error) if pack.error else "asked" if name in order else "disabled"
-        table.add_row(name, pack.distribution, pack.version, str(len(operators)), Text(state))
+        state = f"left out: {pack.error}" if pack.error else "asked" if name in order else "disabled"
+        cells = (name, pack.distribution, pack.version, str(len(operators)), state)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     out = console()
     out.print(table)
     out.print(Text(f"registry: {chosen.policy.source}"))
@@ -177,7 +181,7 @@ def packs(registry: Path | None) -> None:
 @click.argument("operator", required=False)
 @click.option("--pack", help="Only the operators of this pack.")
 @registry_option
-def ops(operator: str | None, pack: str | None, registry: Path | None) -> None:
+def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
     """List the operators that have handlers; with OPERATOR, its handlers in the order in which they are asked."""
     from opgraft.registry import load_registry
     from opgraft.registry.packs import full_operator
@@ -193,7 +197,7 @@ def ops(operator: str | None, pack: str | None, registry: Path | None) -> None:
     for name in names:
         rows = [_handler_row(name, each) for each in chosen.candidates(name) if pack is None or each.pack == pack]
         for row in dict.fromkeys(rows):
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(printable(cell)) for cell in row))
     if operator is not None and not table.row_count:
         raise ModelError("; ".join(str(reason) for reason in chosen.nobody(names[0])) + _suggestion(operator, chosen))
     console().print(table)

@@ -13,7 +13,7 @@ import numpy as np
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import as_held, outputs_of, unchanging
-from opgraft.errors import ModelError, TranslationError
+from opgraft.errors import ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import device_from_storage, element_type, to_device, to_host
@@ -376,7 +376,7 @@ class Program:
             return found
         if isinstance(error, TranslationError):
             return error
-        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {type(error).__name__}: {error}")
+        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {text_of(error)}")
 
     def _failure(self, bound: _Bound, frame: Frame, error: BaseException) -> TranslationError:
         node = bound.step.node
@@ -384,7 +384,7 @@ class Program:
         shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
         return TranslationError(
             f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack {pack!r}: "
-            f"{type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
+            f"{text_of(error)}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
             f'this handler off in registry.yaml:  ops: {{"{node.operator}": {{deny: ["{pack}"]}}}}'
         )
 

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import as_held, outputs_of
+from opgraft.errors import text_of
 from opgraft.graph import Node, Shape, Value
 from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import HELD_TYPE, element_type, host_from_storage
@@ -69,7 +70,7 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a pack raises is its claim's problem
-            text = f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
+            text = f"its translation failed on stand-in inputs: {text_of(error)}"
             failures[text] = Reason(candidate.culprit(error), text)
             if not isinstance(error, _OF_SIZES):
                 return failures[text]

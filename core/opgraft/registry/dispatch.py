@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from opgraft.errors import text_of
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
 from opgraft.registry.packs import OpPlugin, Pack, hooks_of
@@ -150,7 +151,7 @@ class Registry:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
-                reasons.append(Reason(candidate.culprit(error), f"its claim failed: {type(error).__name__}: {error}"))
+                reasons.append(Reason(candidate.culprit(error), f"its claim failed: {text_of(error)}"))
         if reasons:
             return Claim(None, tuple(reasons))
         return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
@@ -185,8 +186,8 @@ class Registry:
 
 def _package(plugin: OpPlugin) -> str:
     """The top-level Python package that a plugin's code is in."""
-    module = plugin.function.__module__ if isinstance(plugin, Handler) else type(plugin).__module__
-    return module.partition(".")[0]
+    code: Any = plugin.function if isinstance(plugin, Handler) else type(plugin)
+    return str(getattr(code, "__module__", "")).partition(".")[0]
 
 
 def _only_wraps(plugin: OpPlugin) -> bool:
