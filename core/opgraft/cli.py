@@ -15,7 +15,6 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from opgraft import __version__
@@ -159,21 +158,12 @@ def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str]
 def packs(registry: str | None) -> None:
     """List the installed op packs in the order in which they are asked."""
     from opgraft.registry import installed_packs, load_registry
+    from opgraft.reporting.packs import summaries_of_packs
+    from opgraft.reporting.terminal import render_packs
 
     chosen = load_registry(registry)
-    found = {pack.name: pack for pack in installed_packs()}
-    order = chosen.policy.order([pack.name for pack in chosen.packs], "")
-    table = Table(pad_edge=False, box=None, header_style="bold")
-    for heading in ("pack", "distribution", "version", "operators", "state"):
-        table.add_column(heading, overflow="fold")
-    for name in [*order, *sorted(set(found) - set(order))]:
-        pack = found[name]
-        operators = {operator for plugin in pack.plugins for operator in plugin.operators}
-        state = f"left out: {pack.error}" if pack.error else "asked" if name in order else "disabled"
-        cells = (name, pack.distribution, pack.version, str(len(operators)), state)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
     out = console()
-    out.print(table)
+    out.print(render_packs(summaries_of_packs(chosen, installed_packs())))
     out.print(Text(f"registry: {chosen.policy.source}"))
 
 
@@ -182,25 +172,24 @@ def packs(registry: str | None) -> None:
 @click.option("--pack", help="Only the operators of this pack.")
 @registry_option
 def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
-    """List the operators that have handlers; with OPERATOR, its handlers in the order in which they are asked."""
+    """List the operators that have handlers; with OPERATOR, all about its handlers, in the order they are asked."""
     from opgraft.registry import load_registry
     from opgraft.registry.packs import full_operator
+    from opgraft.reporting.packs import summaries_of_handlers
+    from opgraft.reporting.terminal import render_handlers, render_operators
 
     chosen = load_registry(registry)
     if pack is not None and pack not in {each.name for each in chosen.packs}:
         raise click.UsageError(f"no pack {pack!r}; the packs are {', '.join(each.name for each in chosen.packs)}")
-    names = chosen.operators if operator is None else [full_operator(operator)]
-    table = Table(pad_edge=False, box=None, header_style="bold")
-    table.add_column("operator", no_wrap=True)
-    for heading in ("versions", "pack", "inputs", "attributes"):
-        table.add_column(heading, overflow="fold")
-    for name in names:
-        rows = [_handler_row(name, each) for each in chosen.candidates(name) if pack is None or each.pack == pack]
-        for row in dict.fromkeys(rows):
-            table.add_row(*(Text(printable(cell)) for cell in row))
-    if operator is not None and not table.row_count:
-        raise ModelError("; ".join(str(reason) for reason in chosen.nobody(names[0])) + _suggestion(operator, chosen))
-    console().print(table)
+    if operator is None:
+        handlers = [each for name in chosen.operators for each in summaries_of_handlers(chosen, name, pack)]
+        console().print(render_operators(handlers))
+        return
+    name = full_operator(operator)
+    found = summaries_of_handlers(chosen, name, pack)
+    if not found:
+        raise ModelError("; ".join(str(reason) for reason in chosen.nobody(name)) + _suggestion(operator, chosen))
+    console().print(render_handlers(found))
 
 
 def _suggestion(operator: str, registry: Any) -> str:
@@ -237,17 +226,6 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "is not installed"
-
-
-def _handler_row(operator: str, candidate: Any) -> tuple[str, ...]:
-    handler = candidate.handler
-    signature = getattr(handler, "signature", None)
-    if signature is None:
-        return operator, "", candidate.pack, "", ""
-    inputs = [each.name if each.required else f"{each.name}?" for each in signature.inputs]
-    if signature.variadic is not None:
-        inputs.append(f"{signature.variadic.name}...")
-    return operator, handler.versions, candidate.pack, ", ".join(inputs), ", ".join(signature.attributes)
 
 
 def _read_npz(path: Path, session: Any) -> dict[str, Array]:

@@ -176,7 +176,7 @@ class Registry:
         for pack, plugin in sorted(known, key=lambda entry: order.index(entry[0]) if entry[0] in order else -1):
             if pack in order and all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
                 asked.append((pack, plugin))
-        wrappers = [(pack, plugin) for pack, plugin in asked if _only_wraps(plugin)]
+        wrappers = [(pack, plugin) for pack, plugin in asked if only_wraps(plugin)]
         return tuple(
             Candidate.of(pack, plugin, wrappers)
             for pack, plugin in asked
@@ -190,7 +190,7 @@ def _package(plugin: OpPlugin) -> str:
     return str(getattr(code, "__module__", "")).partition(".")[0]
 
 
-def _only_wraps(plugin: OpPlugin) -> bool:
+def only_wraps(plugin: OpPlugin) -> bool:
     """True for a plugin all of whose hooks wrap those of others."""
     if isinstance(plugin, Handler):
         return False
