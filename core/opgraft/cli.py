@@ -145,7 +145,7 @@ def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str]
     from opgraft.reporting.terminal import render
     from opgraft.sessions import survey
 
-    coverage = survey(model, dict(options))
+    coverage = survey(model, dict(options)).coverage
     console().print(render(coverage))
     if fail_under is not None and coverage.note:
         raise ModelError("onnxruntime cannot load this model, so none of it would run")

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 
-from opgraft.claims import decide
+from opgraft.claims import Decisions, decide
 from opgraft.engine import VerifiedRegistry
 from opgraft.errors import ModelError, OptionError
-from opgraft.graph import Array
+from opgraft.graph import Array, Graph
 from opgraft.graph.element_types import STORAGE
 from opgraft.graph.onnx_source import graph_of_model, load_model
 from opgraft.host import EP_NAME, observed, register
 from opgraft.host.devices import default_device
-from opgraft.host.options import parse_options
+from opgraft.host.options import Options, parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
-from opgraft.registry import load_registry
-from opgraft.reporting import Coverage, coverage_of
+from opgraft.registry import Registry, installed_packs, load_registry
+from opgraft.reporting import Coverage, Report, coverage_of, report_of
+from opgraft.reporting.observation import Observer
+from opgraft.reporting.report import Setting
+
+T = TypeVar("T")
 
 Model = str | Path | bytes | onnx.ModelProto
 
@@ -66,35 +70,68 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
         ModelError: ONNX Runtime cannot load the model; the message is its own.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
-    import onnxruntime
-
     load_registry(parse_options(provider_options or {}).registry)  # their own errors, not one wrapped in a session's
-    options = options_with_provider(provider_options)
-    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
-    options.log_severity_level = _SEVERITY_FATAL
-    try:
-        with observed(lambda decisions: decisions) as seen:
-            session = onnxruntime.InferenceSession(_source(model), options)
-    except Exception as error:
-        raise _refusal(model, error) from error
+    session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
-def survey(model: Model, provider_options: Mapping[str, str] | None = None) -> Coverage:
-    """The coverage of a model: from a real session, or from the file alone where ONNX Runtime cannot load it.
+def survey(
+    model: Model, provider_options: Mapping[str, str] | None = None, sizes: Mapping[str, int] | None = None
+) -> Report:
+    """The report on a model: from a real session, or from the file alone where ONNX Runtime cannot load it.
+
+    Args:
+        model: the model.
+        provider_options: as for a session.
+        sizes: numbers for symbolic dimensions, by name, so that more shapes and bytes are known. A session that is
+            made with them (ONNX Runtime calls them free dimension overrides) may be optimized further.
 
     Raises:
         ModelError: there is no such file, or it holds no ONNX model.
+        OptionError, RegistryError: an option or a registry file cannot be used.
     """
     if isinstance(model, str | Path):
         load_model(model)
+    asked = parse_options(provider_options or {})
+    registry = load_registry(asked.registry)
+    observer = Observer(registry, installed_packs(), verify=asked.verify)
+    options = options_with_provider(provider_options)
+    options.graph_optimization_level = _optimizations_before_claims()
+    for name, size in (sizes or {}).items():
+        options.add_free_dimension_override_by_name(name, size)
+    source, note = "session", None
     try:
-        return open_session(model, provider_options).coverage
+        _, seen = _observed_session(model, options, observer.observe)
     except ModelError as refusal:
-        return _from_file_alone(model, dict(provider_options or {}), str(refusal))
+        source, note = "file", str(refusal)
+        seen = [observer.observe(_decided_from_file(model, asked, registry))]
+    seen = seen or [observer.observe(Decisions(_EMPTY, _device(asked), (), ()))]
+    passes = [each.decisions for each in seen]
+    coverage = coverage_of(passes, model=model_name(model), source=source, note=note)
+    return report_of(seen, coverage, Setting.of(registry))
 
 
-def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) -> Coverage:
+def _optimizations_before_claims() -> Any:
+    """The level that comes before execution providers are asked; what comes after it changes no claim, and takes long
+    on a large model."""
+    import onnxruntime
+
+    return onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+
+
+def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]) -> tuple[Any, list[T]]:
+    import onnxruntime
+
+    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
+    options.log_severity_level = _SEVERITY_FATAL
+    try:
+        with observed(look) as seen:
+            return onnxruntime.InferenceSession(_source(model), options), seen
+    except Exception as error:
+        raise _refusal(model, error) from error
+
+
+def _decided_from_file(model: Model, asked: Options, registry: Registry) -> Decisions:
     folder: str | Path = "."
     if isinstance(model, str | Path):
         proto, folder = load_model(model), Path(model).parent
@@ -105,11 +142,16 @@ def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) 
             raise ModelError(f"not an ONNX model, or cut short ({error})") from error
     else:
         proto = model
-    options = parse_options(provider_options)
-    device = default_device() if options.device == "auto" else options.device
-    registry = VerifiedRegistry(load_registry(options.registry), device)
-    decisions = decide(graph_of_model(proto, folder), registry, device=device)
-    return coverage_of([decisions], model=model_name(model), source="file", note=note)
+    device = _device(asked)
+    return decide(graph_of_model(proto, folder), VerifiedRegistry(registry, device), device=device)
+
+
+def _device(asked: Options) -> str:
+    return default_device() if asked.device == "auto" else asked.device
+
+
+_EMPTY = Graph("", (), (), (), {}, {})
+"""What is left of a model all of whose nodes are constant."""
 
 
 def open_cpu_session(model: Model) -> Any:

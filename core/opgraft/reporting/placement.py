@@ -1,0 +1,84 @@
+"""Where the nodes of a model end up: in which subgraph, or on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from opgraft.claims import Decision, Decisions
+from opgraft.graph import Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A node of the outermost graph, and the number of the subgraph that it is in, from 0; None: it is on the CPU."""
+
+    decision: Decision
+    subgraph: int | None
+
+    @property
+    def node(self) -> Node:
+        return self.decision.node
+
+
+def settled(passes: Sequence[Decisions]) -> tuple[Decisions, ...]:
+    """Those of a session's decisions that stand, the last one at the end.
+
+    ONNX Runtime asks again after it has replaced nodes by the functions that define them. What it then shows anew was
+    asked about only to see what it would come to; clusters that it no longer shows node by node are fused by then.
+    """
+    kept: list[Decisions] = list(passes[-1:])
+    shown = {identity(node) for each in kept for node in each.graph.nodes}
+    for each in reversed(passes[:-1]):
+        nodes = each.graph.nodes
+        if any(identity(nodes[index]) not in shown for cluster in each.clusters for index in cluster):
+            kept.append(each)
+        shown.update(identity(node) for node in nodes)
+    return tuple(reversed(kept))
+
+
+def replaced(passes: Sequence[Decisions]) -> list[Decision]:
+    """The decisions about declined nodes that ONNX Runtime replaced by the functions that define them."""
+    last = {identity(node) for each in passes[-1:] for node in each.graph.nodes}
+    gone: dict[tuple[str, ...], Decision] = {}
+    for each in passes[:-1]:
+        gone.update((identity(one.node), one) for one in each.decisions if one.reasons)
+    return [decision for key, decision in gone.items() if key not in last]
+
+
+def placed(standing: Sequence[Decisions]) -> list[Placement]:
+    """Every node that is run in the end, in topological order within each of the decisions that stand. Subgraphs are
+    numbered from the largest to the smallest."""
+    found: list[tuple[Decision, int | None]] = []
+    sizes: list[int] = []
+    for each in standing:
+        subgraph_of: dict[int, int] = {}
+        for cluster in each.clusters:
+            subgraph_of.update(dict.fromkeys(cluster, len(sizes)))
+            sizes.append(sum(size_of(each.graph.nodes[index]) for index in cluster))
+        is_last = each is standing[-1]
+        for index, decision in enumerate(each.decisions):
+            if index in subgraph_of:
+                found.append((decision, subgraph_of[index]))
+            elif is_last and decision.reasons:  # without reasons, it is a cluster that was fused before
+                found.append((decision, None))
+    ranks = {old: new for new, old in enumerate(sorted(range(len(sizes)), key=lambda number: -sizes[number]))}
+    return [Placement(decision, None if old is None else ranks[old]) for decision, old in found]
+
+
+def reads(node: Node) -> Iterator[Value]:
+    """The values that a node reads, those that only its bodies read included."""
+    for value in node.inputs:
+        if value is not None:
+            yield value
+    yield from node.implicit_inputs
+
+
+def identity(node: Node) -> tuple[str, ...]:
+    """What tells a node from every other of its graph: its operator, and the values that it produces."""
+    return (node.operator, *("" if value is None else value.name for value in node.outputs))
+
+
+def size_of(node: Node) -> int:
+    """A node, and all in its bodies."""
+    return 1 + sum(len(body.all_nodes()) for body in node.bodies.values())

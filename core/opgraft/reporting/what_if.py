@@ -1,0 +1,264 @@
+"""What claiming a declined operator, or a few of them, would change: the model is partitioned again with its nodes in.
+
+The answer is exact where the operator's nodes would be claimed as they are: the same graph, the same algorithm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from opgraft.claims import Decision, Decisions, clustered, edges_of
+from opgraft.graph import Node
+from opgraft.registry import Candidate, Reason
+from opgraft.reporting.crossings import Traffic, Wiring
+from opgraft.reporting.declines import Key, key_of, title_of
+from opgraft.reporting.observation import Offer, Verdict
+from opgraft.reporting.placement import size_of
+
+NAMES_SHOWN: Final = 3
+LARGEST_SET: Final = 4
+"""Sets of operators are built up to this size; beside them stands the set of all."""
+
+_WIDTH: Final = 12
+"""How many operators are tried as the next of a set."""
+
+_MOST_NODES: Final = 150_000
+"""So many nodes are partitioned in all, at most, to find sets: of a large model, fewer are tried."""
+
+
+@dataclass(frozen=True)
+class PackOffer:
+    """An installed pack that would take so many of a group's nodes, but for the registry file's words."""
+
+    pack: str
+    nodes: int
+    held_back_by: str
+
+
+@dataclass(frozen=True)
+class DeclinedGroup:
+    """The nodes of one operator that are declined for the same reasons, those in bodies included.
+
+    Attributes:
+        operator: `domain::OpType`.
+        title: what to call it, as in "Pad (mode=reflect)".
+        reasons: the reason of each pack that was asked; names of values are those of the first node.
+        nodes, names: how many, and the names of the first few.
+        offers: the installed packs that would take some of them.
+    """
+
+    operator: str
+    title: str
+    reasons: tuple[str, ...]
+    nodes: int
+    names: tuple[str, ...]
+    offers: tuple[PackOffer, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a model is split: its subgraphs, the nodes in them (bodies count), and what crosses at every run."""
+
+    subgraphs: int
+    nodes: int
+    crossings: Traffic
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What claiming some groups would change.
+
+    Attributes:
+        groups: their indices in the report's list of declined groups.
+        headline: what would change, in a sentence.
+        before, after: how the model is split now, and would be then.
+    """
+
+    groups: tuple[int, ...]
+    headline: str
+    before: Split
+    after: Split
+
+    @property
+    def tensors_saved(self) -> int:
+        return self.before.crossings.tensors - self.after.crossings.tensors
+
+    @property
+    def bytes_saved(self) -> int:
+        """Of the tensors whose size is known."""
+        return self.before.crossings.bytes - self.after.crossings.bytes
+
+
+@dataclass
+class _Members:
+    nodes: list[Node] = field(default_factory=list)
+    reasons: tuple[Reason, ...] = ()
+    offers: Counter[Offer] = field(default_factory=Counter)
+
+
+class Declined:
+    """The declined nodes of a model, in groups, and what each node of the outermost graph needs to be claimed.
+
+    Attributes:
+        groups: those with the most nodes first.
+        needs: by the index of a declined node in the last graph shown, the groups that must be claimed with it, all of
+            them. It has none where its handler would take it and its surroundings do not let it.
+    """
+
+    def __init__(self, verdicts: Mapping[int, Verdict]) -> None:
+        members: dict[Key, _Members] = {}
+        keys = {index: set(_collect(verdict, members)) for index, verdict in verdicts.items()}
+        order = sorted(members, key=lambda key: -len(members[key].nodes))
+        number = {key: place for place, key in enumerate(order)}
+        self.groups = tuple(_group(members[key]) for key in order)
+        self.needs = {index: frozenset(number[key] for key in found) for index, found in keys.items()}
+
+
+def _collect(verdict: Verdict, members: dict[Key, _Members]) -> Iterator[Key]:
+    if verdict.candidate is None:
+        key = key_of(verdict.node, verdict.reasons)
+        group = members.setdefault(key, _Members(reasons=verdict.reasons))
+        group.nodes.append(verdict.node)
+        if verdict.offer is not None:
+            group.offers[verdict.offer] += 1
+        yield key
+    for inner in verdict.inner:
+        yield from _collect(inner, members)
+
+
+def _group(members: _Members) -> DeclinedGroup:
+    return DeclinedGroup(
+        members.nodes[0].operator,
+        str(title_of(members.nodes, members.reasons)),
+        tuple(map(str, members.reasons)),
+        len(members.nodes),
+        tuple(node.label for node in members.nodes[:NAMES_SHOWN]),
+        tuple(PackOffer(offer.pack, count, offer.held_back_by) for offer, count in members.offers.most_common()),
+    )
+
+
+class Simulation:
+    """Partitions a model again with some of its declined groups claimed.
+
+    Args:
+        earlier: the decisions that stand of earlier showings, whose clusters are fused.
+        last: the last showing.
+        declined: what is declined of it.
+    """
+
+    def __init__(self, earlier: Sequence[Decisions], last: Decisions, declined: Declined) -> None:
+        self.last = last
+        self.declined = declined
+        fused = [[each.graph.nodes[index] for index in cluster] for each in earlier for cluster in each.clusters]
+        self._fused_homes = [number for number, cluster in enumerate(fused) for _ in cluster]
+        self._shown = [index for index, each in enumerate(last.decisions) if each.claimed or each.reasons]
+        nodes = [node for cluster in fused for node in cluster] + [last.graph.nodes[index] for index in self._shown]
+        self._sizes = list(map(size_of, nodes))
+        self._wiring = Wiring(nodes, last.graph)
+        self._edges = edges_of(last.graph.nodes)
+        self._known: dict[frozenset[int], Split] = {}
+
+    def split(self, claimed: Iterable[int] = ()) -> Split:
+        """How the model is split where the groups of these indices are claimed."""
+        chosen = frozenset(claimed)
+        if chosen not in self._known:
+            self._known[chosen] = self._split(chosen)
+        return self._known[chosen]
+
+    def _split(self, chosen: Set[int]) -> Split:
+        decisions = list(self.last.decisions)
+        for index, needs in self.declined.needs.items():
+            if needs <= chosen:
+                decisions[index] = Decision(decisions[index].node, _ANYBODY)
+        clusters = clustered(
+            self.last.graph,
+            decisions,
+            device=self.last.device,
+            feeds_bodies=self.last.feeds_bodies,
+            edges=self._edges,
+        ).clusters
+        first = self._fused_homes[-1] + 1 if self._fused_homes else 0
+        home_of = {index: number for number, cluster in enumerate(clusters, first) for index in cluster}
+        homes = [*self._fused_homes, *map(home_of.get, self._shown)]
+        inside = (size for size, home in zip(self._sizes, homes, strict=True) if home is not None)
+        return Split(first + len(clusters), sum(inside), self._wiring.traffic(homes))
+
+
+def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
+    """What claiming each declined group would change, and sets of them, the most helpful first.
+
+    The most helpful is what leaves the fewest subgraphs; among equals, what has the most nodes on the execution
+    provider, then what lets the fewest tensors cross, then the fewest bytes. A set is what one node with bodies needs,
+    or is built from the most helpful group by adding the one that helps most, as long as that brings anything.
+    """
+    groups = range(len(simulation.declined.groups))
+    found: dict[tuple[int, ...], Split] = {(group,): simulation.split([group]) for group in groups}
+    found.update(_built_sets(simulation, sorted(groups, key=lambda group: _rank(found[group,]))))
+    for needs in {each for each in simulation.declined.needs.values() if len(each) > 1}:
+        found[tuple(sorted(needs))] = simulation.split(needs)
+    if len(groups) > 1:
+        found[tuple(groups)] = simulation.split(groups)
+    before = simulation.split()
+    ranked = sorted(found, key=lambda chosen: (_rank(found[chosen]), len(chosen)))
+    return tuple(
+        WhatIf(chosen, _headline(simulation.declined.groups, chosen, before, found[chosen]), before, found[chosen])
+        for chosen in ranked
+    )
+
+
+def _built_sets(simulation: Simulation, ranked: Sequence[int]) -> dict[tuple[int, ...], Split]:
+    affordable = _MOST_NODES // max(len(simulation.last.graph.nodes), 1)
+    found: dict[tuple[int, ...], Split] = {}
+    chosen = tuple(ranked[:1])
+    while len(chosen) < min(LARGEST_SET, len(ranked) - 1):
+        others = [group for group in ranked if group not in chosen][: min(_WIDTH, affordable)]
+        affordable -= len(others)
+        if not others:
+            break
+        best = min(others, key=lambda group: _rank(simulation.split((*chosen, group))))
+        grown = (*chosen, best)
+        if not _brings_anything(simulation.split(chosen), simulation.split(grown)):
+            break
+        chosen = grown
+        found[chosen] = simulation.split(chosen)
+    return found
+
+
+def _rank(split: Split) -> tuple[int, int, int, int]:
+    return split.subgraphs, -split.nodes, split.crossings.tensors, split.crossings.bytes
+
+
+def _brings_anything(before: Split, after: Split) -> bool:
+    return after.subgraphs < before.subgraphs or after.crossings.tensors < before.crossings.tensors
+
+
+def _headline(groups: Sequence[DeclinedGroup], chosen: Sequence[int], before: Split, after: Split) -> str:
+    """As in "Claim Pad (mode=reflect): 14 subgraphs become 1."."""
+    if len(chosen) == len(groups) > 2:
+        what = f"all {len(groups)}"
+    else:
+        *firsts, last = [groups[index].title for index in chosen]
+        what = f"{', '.join(firsts)} and {last}" if firsts else last
+    if before == after:
+        return f"Claim {what} alone: nothing changes."
+    one = before.subgraphs == 1
+    now = f"{before.subgraphs or 'no'} subgraph{'' if one else 's'}"
+    if before.subgraphs != after.subgraphs:
+        return f"Claim {what}: {now} become{'s' if one else ''} {after.subgraphs}."
+    return f"Claim {what}: {now} remain{'s' if one else ''}, of {after.nodes} nodes in place of {before.nodes}."
+
+
+def _nobody(*_: object, **__: object) -> NoReturn:
+    raise NotImplementedError("a node that is claimed for the sake of argument cannot be run")
+
+
+class _Nothing:
+    operators: tuple[str, ...] = ()
+
+
+_never: Callable[..., NoReturn] = _nobody
+_ANYBODY: Final = Candidate("", _Nothing(), _never, _never, _never)
+"""Takes a node for the sake of argument."""
