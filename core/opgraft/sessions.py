@@ -22,7 +22,7 @@ from opgraft.host.options import Options, parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
 from opgraft.registry import Registry, installed_packs, load_registry
 from opgraft.reporting import Coverage, Report, coverage_of, report_of
-from opgraft.reporting.observation import Observer
+from opgraft.reporting.observation import Observation, Observer
 from opgraft.reporting.report import Setting
 
 T = TypeVar("T")
@@ -76,7 +76,11 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
 
 
 def survey(
-    model: Model, provider_options: Mapping[str, str] | None = None, sizes: Mapping[str, int] | None = None
+    model: Model,
+    provider_options: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    all_sizes_needed: bool = True,
 ) -> Report:
     """The report on a model: from a real session, or from the file alone where ONNX Runtime cannot load it.
 
@@ -85,9 +89,10 @@ def survey(
         provider_options: as for a session.
         sizes: numbers for symbolic dimensions, by name, so that more shapes and bytes are known. A session that is
             made with them (ONNX Runtime calls them free dimension overrides) may be optimized further.
+        all_sizes_needed: whether it is an error where the model has no dimension of a name in `sizes`.
 
     Raises:
-        ModelError: there is no such file, or it holds no ONNX model.
+        ModelError: there is no such file, it holds no ONNX model, or none of these sizes.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
     if isinstance(model, str | Path):
@@ -95,14 +100,13 @@ def survey(
     asked = parse_options(provider_options or {})
     registry = load_registry(asked.registry)
     observer = Observer(registry, installed_packs(), verify=asked.verify)
-    options = options_with_provider(provider_options)
-    options.graph_optimization_level = _optimizations_before_claims()
-    for name, size in (sizes or {}).items():
-        options.add_free_dimension_override_by_name(name, size)
+    overrides = _overrides(model, sizes or {}, strict=all_sizes_needed)
     source, note = "session", None
     try:
-        _, seen = _observed_session(model, options, observer.observe)
+        seen = _shown(model, provider_options, observer, overrides)
     except ModelError as refusal:
+        if overrides and _loads(model):
+            raise ModelError(f"the model does not take these sizes: {refusal}") from refusal
         source, note = "file", str(refusal)
         seen = [observer.observe(_decided_from_file(model, asked, registry))]
     seen = seen or [observer.observe(Decisions(_EMPTY, _device(asked), (), ()))]
@@ -111,12 +115,46 @@ def survey(
     return report_of(seen, coverage, Setting.of(registry))
 
 
-def _optimizations_before_claims() -> Any:
-    """The level that comes before execution providers are asked; what comes after it changes no claim, and takes long
-    on a large model."""
+def _shown(
+    model: Model, provider_options: Mapping[str, str] | None, observer: Observer, overrides: Mapping[str, int]
+) -> list[Observation]:
+    """What a session shows of a model. What ONNX Runtime optimizes after it has asked changes no claim, and takes long
+    on a large model: it is left out."""
     import onnxruntime
 
-    return onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options = options_with_provider(provider_options)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    for name, size in overrides.items():
+        options.add_free_dimension_override_by_name(name, size)
+    return _observed_session(model, options, observer.observe)[1]
+
+
+def _loads(model: Model) -> bool:
+    try:
+        open_cpu_session(model)
+    except ModelError:
+        return False
+    return True
+
+
+def _overrides(model: Model, sizes: Mapping[str, int], *, strict: bool) -> dict[str, int]:
+    """The sizes that are given for symbolic dimensions of a model, by name; `*` stands for all others."""
+    if not sizes:
+        return {}
+    proto = _proto(model)
+    places = {
+        f"{value.name}:{axis}": dim.dim_param
+        for value in proto.graph.input
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param
+    }
+    names = set(places.values())
+    given = {places.get(name, name): size for name, size in sizes.items()}
+    unknown = sorted(given.keys() - names - {"*"})
+    if unknown and strict:
+        known = ", ".join(sorted(names)) or "none"
+        raise OptionError(f"no dimension is named {unknown[0]!r}; those that have a name and no size are {known}")
+    return {name: given.get(name, given.get("*", 0)) for name in names if name in given or "*" in given}
 
 
 def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]) -> tuple[Any, list[T]]:
@@ -132,18 +170,20 @@ def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]
 
 
 def _decided_from_file(model: Model, asked: Options, registry: Registry) -> Decisions:
-    folder: str | Path = "."
-    if isinstance(model, str | Path):
-        proto, folder = load_model(model), Path(model).parent
-    elif isinstance(model, bytes):
-        try:
-            proto = onnx.load_model_from_string(model)
-        except Exception as error:
-            raise ModelError(f"not an ONNX model, or cut short ({error})") from error
-    else:
-        proto = model
+    folder = Path(model).parent if isinstance(model, str | Path) else Path()
     device = _device(asked)
-    return decide(graph_of_model(proto, folder), VerifiedRegistry(registry, device), device=device)
+    return decide(graph_of_model(_proto(model), folder), VerifiedRegistry(registry, device), device=device)
+
+
+def _proto(model: Model) -> onnx.ModelProto:
+    if isinstance(model, str | Path):
+        return load_model(model)
+    if not isinstance(model, bytes):
+        return model
+    try:
+        return onnx.load_model_from_string(model)
+    except Exception as error:
+        raise ModelError(f"not an ONNX model, or cut short ({error})") from error
 
 
 def _device(asked: Options) -> str:

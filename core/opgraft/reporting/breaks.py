@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from math import prod
 from typing import Any
 
@@ -39,6 +40,7 @@ class GraphBreak:
         input: the input that it needs it for, by the name that the handler gives it; or what in a body it is.
         tensor: the value.
         made_by: the node that computes it; None where it comes into a body from outside.
+        certain: False where a run with few elements would need no break; their number is not known here.
         subgraph: the number of the subgraph.
     """
 
@@ -47,6 +49,7 @@ class GraphBreak:
     input: str
     tensor: str
     made_by: str | None
+    certain: bool
     subgraph: int
 
 
@@ -58,10 +61,12 @@ class Reading:
     input: str
     value: Value
     made_by: Node | None
+    certain: bool
 
     def in_subgraph(self, number: int) -> GraphBreak:
         made_by = None if self.made_by is None else self.made_by.label
-        return GraphBreak(self.node.label, self.node.operator, self.input, self.value.name, made_by, number)
+        node, value = self.node, self.value
+        return GraphBreak(node.label, node.operator, self.input, value.name, made_by, self.certain, number)
 
 
 def readings_of(decisions: Decisions) -> tuple[tuple[Reading, ...], ...]:
@@ -72,55 +77,56 @@ def readings_of(decisions: Decisions) -> tuple[tuple[Reading, ...], ...]:
     )
 
 
+class Side(IntEnum):
+    """Where a value is. What depends on sizes that only a run brings is on the host where they are small."""
+
+    DEVICE = 0
+    EITHER = 1
+    HOST = 2
+
+
 class _Finder:
     def __init__(self, graph: Graph, device: str) -> None:
         self.graph = graph
         self.device = device
-        self._gives_host: dict[tuple[object, tuple[bool, ...]], bool] = {}
+        self._sides: dict[tuple[object, tuple[Side, ...]], Side] = {}
 
     def cluster(self, decisions: Sequence[Decision]) -> list[Reading]:
-        """The graph breaks of one cluster. What comes in from outside is on the host, where ONNX Runtime has it."""
+        """The graph breaks of one cluster."""
         wanted = _wanted(decisions, ())
         if not wanted and not any(decision.inner for decision in decisions):
             return []
-        return _Scope(self, decisions, wanted, {}, outside=True).run()
+        return _Scope(self, decisions, wanted, {}).run()
 
-    def gives_host_arrays(self, node: Node, candidate: Candidate, on_host: tuple[bool, ...]) -> bool:
-        """True where a handler that does not run in NumPy gives its results in NumPy arrays all the same, as Shape
-        does. Nodes of one handler with inputs on the same sides are taken to be alike."""
+    def side_of_results(self, node: Node, candidate: Candidate, sides: Sequence[Side]) -> Side:
+        """Where a handler that does not run in NumPy leaves its results: Shape gives NumPy arrays all the same, and
+        Split what it was given. Nodes of one handler with inputs on the same sides are taken to be alike."""
         places = [candidate.place(index) for index in range(len(node.inputs))]
         if all(place is Place.DEVICE for place in places):
-            return False
-        key = (candidate.handler, on_host)
-        if key not in self._gives_host:
-            found = _tried(node, candidate, places, on_host, self.device)
+            return Side.DEVICE
+        key = (candidate.handler, tuple(sides))
+        if key not in self._sides:
+            found = _tried(node, candidate, places, sides, self.device)
             if found is None:
-                return False
-            self._gives_host[key] = found
-        return self._gives_host[key]
+                return Side.DEVICE
+            self._sides[key] = found
+        return self._sides[key]
 
 
 class _Scope:
     """A cluster or a body, followed in the order in which it runs.
 
-    `on_host` says of values around it, and of a body's formal inputs, whether they are on the host; `outside` holds for
-    all that is not listed.
+    `sides` says where values around it and a body's formal inputs are. What it does not list comes in from outside the
+    cluster, and is on the host, where ONNX Runtime has it.
     """
 
     def __init__(
-        self,
-        finder: _Finder,
-        decisions: Sequence[Decision],
-        wanted: set[str],
-        on_host: Mapping[str, bool],
-        *,
-        outside: bool,
+        self, finder: _Finder, decisions: Sequence[Decision], wanted: set[str], sides: Mapping[str, Side]
     ) -> None:
         self.finder = finder
         self.decisions = decisions
         self.wanted = wanted
-        self.on_host = dict(on_host)
-        self.outside = outside
+        self.sides = dict(sides)
         self.made_by: dict[str, Node] = {}
         self.found: list[Reading] = []
 
@@ -130,86 +136,84 @@ class _Scope:
                 self._step(decision, decision.candidate)
         return self.found
 
-    def is_on_host(self, value: Value, graph: Graph) -> bool:
-        if value.name in self.on_host:
-            return self.on_host[value.name]
-        if value.dtype == "bfloat16":
-            return False
-        if _is_constant(value, graph):
-            return value.name in self.wanted or _may_have(value, SMALL)
-        return self.outside
+    def side(self, value: Value | None, graph: Graph) -> Side:
+        """Where a value is that is read in `graph`; None stands for one that is absent."""
+        if value is None:
+            return Side.HOST
+        if value.name in self.sides:
+            return self.sides[value.name]
+        kept = not _is_constant(value, graph) or value.name in self.wanted or _may_have(value, SMALL)
+        return Side.HOST if kept and value.dtype != "bfloat16" else Side.DEVICE
 
     def _step(self, decision: Decision, candidate: Candidate) -> None:
         node = decision.node
-        sides = tuple(value is None or self.is_on_host(value, node.graph) for value in node.inputs)
-        if self._stays_on_host(node, candidate, sides):
-            given = [True] * len(node.outputs)
-        else:
+        sides = [self.side(value, node.graph) for value in node.inputs]
+        made = self._in_numpy(node, candidate, sides)
+        if made is not Side.HOST:
             for index, (value, side) in enumerate(zip(node.inputs, sides, strict=True)):
-                if value is not None and not side and candidate.place(index) is Place.HOST:
-                    self._read_back(node, _input_name(candidate, index), value)
-            if node.bodies:
-                given = self._through_bodies(decision)
-            else:
-                sides = tuple(value is None or self.is_on_host(value, node.graph) for value in node.inputs)
-                given = [self.finder.gives_host_arrays(node, candidate, sides)] * len(node.outputs)
+                if value is not None and side is not Side.HOST and candidate.place(index) is Place.HOST:
+                    self._read_back(node, _input_name(candidate, index), value, side)
+        given = [made] * len(node.outputs)
+        if node.bodies:
+            given = self._through_bodies(decision)
+        elif made is Side.DEVICE:
+            sides = [self.side(value, node.graph) for value in node.inputs]
+            given = [self.finder.side_of_results(node, candidate, sides)] * len(node.outputs)
         for value, side in zip(node.outputs, given, strict=True):
             if value is not None:
                 self.made_by[value.name] = node
-                self.on_host[value.name] = side and value.dtype != "bfloat16"
+                self.sides[value.name] = Side.DEVICE if value.dtype == "bfloat16" else side
 
-    def _read_back(self, node: Node, what: str, value: Value) -> None:
-        if not _is_constant(value, node.graph):  # a constant is read from the device too, but has no wait in it
-            self.found.append(Reading(node, what, value, self.made_by.get(value.name)))
-        self.on_host[value.name] = value.dtype != "bfloat16"
+    def _read_back(self, node: Node, what: str, value: Value, side: Side) -> None:
+        if not _is_constant(value, node.graph):  # what a constant is read from was computed long ago
+            self.found.append(Reading(node, what, value, self.made_by.get(value.name), side is Side.DEVICE))
+        self.sides[value.name] = Side.DEVICE if value.dtype == "bfloat16" else Side.HOST
 
-    def _stays_on_host(self, node: Node, candidate: Candidate, sides: Sequence[bool]) -> bool:
-        """As `Program._stays_on_host`, with sizes as far as they are known."""
+    def _in_numpy(self, node: Node, candidate: Candidate, sides: Sequence[Side]) -> Side:
+        """Whether a node runs in NumPy, as `Program._stays_on_host` has it with the sizes of a run: the host, if so."""
         form = candidate.host_form
         given = [value for value in node.inputs if value is not None]
-        if form is None or not given or not all(sides):
-            return False
+        lowest = min(sides, default=Side.DEVICE)
+        if form is None or not given or lowest is Side.DEVICE:
+            return Side.DEVICE
         if any(value is not None and value.name in self.wanted for value in node.outputs):
-            return _all_have(given, LARGE)
+            return min(lowest, _has(given, LARGE))
         computed = [value.name in self.made_by for value in given]
         inner = all(made or _is_constant(value, node.graph) for made, value in zip(computed, given, strict=True))
-        return not form.expands and any(computed) and inner and _all_have(given, SMALL)
+        goes_on = not form.expands and any(computed) and inner and _has(given, SMALL) is Side.HOST
+        return lowest if goes_on else Side.DEVICE
 
-    def _through_bodies(self, decision: Decision) -> list[bool]:
-        """Follow each body of a node; which of the node's outputs are on the host when it is done."""
+    def _through_bodies(self, decision: Decision) -> list[Side]:
+        """Follow each body of a node; where the node's outputs are when it is done."""
         node = decision.node
-        given = [True] * len(node.outputs)
+        given = [Side.HOST] * len(node.outputs)
         for body, inner in bodies_of(decision):
             conditions = max(len(body.outputs) - len(node.outputs), 0)  # Loop's body gives one output more than Loop
             formals = self._formals(node, body)
             while True:
-                around = {**self.on_host, **formals}
-                scope = _Scope(self.finder, inner, _wanted(inner, body.outputs), around, outside=self.outside)
+                scope = _Scope(self.finder, inner, _wanted(inner, body.outputs), {**self.sides, **formals})
                 found = scope.run()
-                results = [scope.is_on_host(value, body) for value in body.outputs]
-                changed = {  # what a turn gives, the next turn takes
-                    formal.name
+                results = [scope.side(value, body) for value in body.outputs]
+                next_turn = {  # what a turn gives, the next turn takes
+                    formal.name: min(formals[formal.name], side)
                     for formal, side in zip(body.inputs[2 * conditions :], results[conditions:], strict=False)
-                    if formals.get(formal.name) and not side
                 }
-                if not changed:
+                if next_turn.items() <= formals.items():
                     break
-                formals.update(dict.fromkeys(changed, False))
+                formals.update(next_turn)
             self.found += found
             for value, side in zip(body.outputs[:conditions], results, strict=False):
-                if not side:
-                    self.found.append(Reading(node, CONDITION, value, scope.made_by.get(value.name)))
-            given = [mine and theirs for mine, theirs in zip(given, results[conditions:], strict=False)]
-        return given + [False] * (len(node.outputs) - len(given))
+                if side is not Side.HOST:
+                    made_by = scope.made_by.get(value.name)
+                    self.found.append(Reading(node, CONDITION, value, made_by, side is Side.DEVICE))
+            given = [min(both) for both in zip(given, results[conditions:], strict=False)]
+        return given
 
-    def _formals(self, node: Node, body: Graph) -> dict[str, bool]:
-        """The sides of a body's formal inputs: those of the node's inputs, the last of which it takes."""
+    def _formals(self, node: Node, body: Graph) -> dict[str, Side]:
+        """Where a body's formal inputs are: where the node's inputs are, the last of which it takes."""
         taken = list(node.inputs)[max(len(node.inputs) - len(body.inputs), 0) :]
         taken += [None] * (len(body.inputs) - len(taken))
-        return {
-            formal.name: value is None or self.is_on_host(value, node.graph)
-            for formal, value in zip(body.inputs, taken, strict=True)
-        }
+        return {formal.name: self.side(value, node.graph) for formal, value in zip(body.inputs, taken, strict=True)}
 
 
 def bodies_of(decision: Decision) -> Iterator[tuple[Graph, Sequence[Decision]]]:
@@ -240,25 +244,25 @@ def _wanted(decisions: Sequence[Decision], outputs: Iterable[Value]) -> set[str]
 
 
 def _tried(
-    node: Node, candidate: Candidate, places: Sequence[Place], on_host: Sequence[bool], device: str
-) -> bool | None:
-    """Whether a handler gives NumPy arrays for inputs on these sides; None where it cannot be tried."""
+    node: Node, candidate: Candidate, places: Sequence[Place], sides: Sequence[Side], device: str
+) -> Side | None:
+    """Where a handler leaves its results for inputs on these sides; None where it cannot be tried."""
     try:
         with lane(device):
-            inputs = [_stand_in(node, *each) for each in zip(range(len(places)), places, on_host, strict=True)]
+            inputs = [_stand_in(node, *each) for each in zip(range(len(places)), places, sides, strict=True)]
             constant = [node.is_constant(index) for index in range(len(inputs))]
             context = Context(
                 node, inputs, device=device, cache={}, constant=constant, bodies={}, random_key=lambda: mx.random.key(0)
             )
             results = candidate.translate(ctx=context, node=node) or ()
-            return bool(results) and not any(isinstance(each, mx.array) for each in results)
+            return Side.DEVICE if any(isinstance(each, mx.array) for each in results) else Side.HOST
     except KeyboardInterrupt:
         raise
     except BaseException:  # whatever a pack raises: a run's own values may suit it
         return None
 
 
-def _stand_in(node: Node, index: int, place: Place, on_host: bool) -> Any:
+def _stand_in(node: Node, index: int, place: Place, side: Side) -> Any:
     value = node.inputs[index]
     if value is None:
         return None
@@ -267,7 +271,7 @@ def _stand_in(node: Node, index: int, place: Place, on_host: bool) -> Any:
         return host_from_storage(constant, value.dtype)
     shape = [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
     dtype = value.dtype or "float32"
-    if place is Place.HOST or (on_host and place is Place.ANYWHERE):
+    if place is Place.HOST or (side is Side.HOST and place is Place.ANYWHERE):
         return np.ones(shape, HELD_AS[dtype])
     return mx.ones(shape, HELD_TYPE[dtype])
 
@@ -288,12 +292,14 @@ def _may_have(value: Value, elements: int) -> bool:
     return value.static_shape is None or prod(value.static_shape) <= elements
 
 
-def _all_have(values: Iterable[Value], elements: int) -> bool:
-    """True where values hold no more elements in all. Of unknown size, integers are taken for shapes, others not."""
-    total = 0
+def _has(values: Iterable[Value], elements: int) -> Side:
+    """The host where values hold no more elements in all. Integers of unknown size are taken for shapes, and small."""
+    total, unknown = 0, False
     for value in values:
         if value.static_shape is not None:
             total += prod(value.static_shape)
-        elif value.dtype not in INTEGERS:
-            return False
-    return total <= elements
+        else:
+            unknown |= value.dtype not in INTEGERS
+    if total > elements:
+        return Side.DEVICE
+    return Side.EITHER if unknown else Side.HOST

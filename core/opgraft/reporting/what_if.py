@@ -111,7 +111,7 @@ class Declined:
     def __init__(self, verdicts: Mapping[int, Verdict]) -> None:
         members: dict[Key, _Members] = {}
         keys = {index: set(_collect(verdict, members)) for index, verdict in verdicts.items()}
-        order = sorted(members, key=lambda key: -len(members[key].nodes))
+        order = sorted(members, key=lambda key: (-len(members[key].nodes), key[0], str(key[1])))
         number = {key: place for place, key in enumerate(order)}
         self.groups = tuple(_group(members[key]) for key in order)
         self.needs = {index: frozenset(number[key] for key in found) for index, found in keys.items()}
@@ -191,14 +191,15 @@ def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
     """What claiming each declined group would change, and sets of them, the most helpful first.
 
     The most helpful is what leaves the fewest subgraphs; among equals, what has the most nodes on the execution
-    provider, then what lets the fewest tensors cross, then the fewest bytes. A set is what one node with bodies needs,
-    or is built from the most helpful group by adding the one that helps most, as long as that brings anything.
+    provider, then what lets the fewest tensors cross, then the fewest bytes. A set is all that is declined of one
+    operator, or what one node with bodies needs, or is built from the most helpful group by adding the one that helps
+    most, as long as that brings anything.
     """
     groups = range(len(simulation.declined.groups))
     found: dict[tuple[int, ...], Split] = {(group,): simulation.split([group]) for group in groups}
     found.update(_built_sets(simulation, sorted(groups, key=lambda group: _rank(found[group,]))))
-    for needs in {each for each in simulation.declined.needs.values() if len(each) > 1}:
-        found[tuple(sorted(needs))] = simulation.split(needs)
+    for together in _belonging_together(simulation.declined):
+        found[together] = simulation.split(together)
     if len(groups) > 1:
         found[tuple(groups)] = simulation.split(groups)
     before = simulation.split()
@@ -207,6 +208,15 @@ def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
         WhatIf(chosen, _headline(simulation.declined.groups, chosen, before, found[chosen]), before, found[chosen])
         for chosen in ranked
     )
+
+
+def _belonging_together(declined: Declined) -> set[tuple[int, ...]]:
+    """The groups of each operator that has more than one, and those that one node needs."""
+    by_operator: dict[str, list[int]] = {}
+    for index, group in enumerate(declined.groups):
+        by_operator.setdefault(group.operator, []).append(index)
+    found = (*by_operator.values(), *map(sorted, declined.needs.values()))
+    return {tuple(each) for each in found if len(each) > 1}
 
 
 def _built_sets(simulation: Simulation, ranked: Sequence[int]) -> dict[tuple[int, ...], Split]:
