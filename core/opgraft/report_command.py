@@ -146,7 +146,8 @@ def _entries(folder: Path, options: Mapping[str, str], sizes: Mapping[str, int])
     if not models:
         raise ModelError(f"{folder}: there is no {MODEL_SUFFIX} file in it, nor in the folders below")
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    out = Console(stderr=True)
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task("", total=len(models))
         for path in models:
             name = str(path.relative_to(folder))

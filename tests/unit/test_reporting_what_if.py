@@ -112,6 +112,17 @@ class TestFunctions:
         assert "no installed pack has a handler for local::F" in report.replaced[0].reason
         assert of(report, "Tanh").after == surveyed(parsed(self.MODEL), tmp_path, ["HardSwish"]).split
 
+    @pytest.mark.parametrize("claimed", ["Split", "Resize", "MaxPool", "Mul"])
+    def test_nodes_that_come_after_others_are_fused(self, claimed: str, tmp_path: Path) -> None:
+        """HardSwish is replaced once the rest is partitioned: what replaces it finds fused subgraphs beside it."""
+        denied = ["HardSwish", "HardSigmoid", "Split", "Resize", "MaxPool", "Mul"]
+        report = surveyed(DETECTOR, tmp_path, denied)
+        assert [each.operator for each in report.replaced] == ["ai.onnx::HardSwish"]
+        assert of(report, claimed).before == report.split
+        then = surveyed(DETECTOR, tmp_path, [each for each in denied if each != claimed])
+        assert of(report, claimed).after == then.split
+        assert then.coverage.nodes == report.coverage.nodes == len(report.graph.nodes)
+
 
 def plain(X):  # type: ignore[no-untyped-def]
     return mx.array(X)

@@ -59,11 +59,13 @@ class Wiring:
     Args:
         nodes: the nodes; where each of them is, is told to the methods in this order: the number of a subgraph, or None
             for the CPU.
-        graph: where the outputs and initializers of the model are found.
+        graphs: where the initializers of the model are found, and in the last of them its outputs. What only nodes that
+            are fused read is in none that is shown later.
     """
 
-    def __init__(self, nodes: Sequence[Node], graph: Graph) -> None:
-        fixed = {name for name, initializer in graph.initializers.items() if initializer.constant}
+    def __init__(self, nodes: Sequence[Node], graphs: Sequence[Graph]) -> None:
+        graph = graphs[-1]
+        fixed = {name for each in graphs for name, initializer in each.initializers.items() if initializer.constant}
         given_out = {value.name for value in graph.outputs}
         makers = {value.name: place for place, node in enumerate(nodes) for value in node.outputs if value is not None}
         readers: dict[str, list[int]] = {value.name: [] for value in graph.outputs}

@@ -91,7 +91,7 @@ def _folded(rows: Sequence[Sequence[int]], across: Sequence[float]) -> list[Poin
     """The rows in columns, so that a deep graph fills a screen."""
     spans = [(min(across[node] for node in row), max(across[node] for node in row)) for row in rows]
     best = min(_column_counts(len(rows)), key=lambda columns: abs(_aspect(spans, columns) - ASPECT), default=1)
-    height = -(-len(rows) // best)
+    height = max(-(-len(rows) // best), 1)
     points: list[Point] = [(0.0, 0.0)] * len(across)
     left = 0.0
     for start in range(0, len(rows), height):

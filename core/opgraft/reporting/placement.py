@@ -46,22 +46,31 @@ def replaced(passes: Sequence[Decisions]) -> list[Decision]:
     return [decision for key, decision in gone.items() if key not in last]
 
 
+def remaining(standing: Sequence[Decisions]) -> list[list[int]]:
+    """For each of the decisions that stand, the indices of the nodes that are run as they are: claimed, or left to the
+    CPU. The others are fused nodes, or were decided before, or are replaced afterwards."""
+    last = {identity(node) for each in standing[-1:] for node in each.graph.nodes}
+    return [
+        [
+            index
+            for index, decision in enumerate(each.decisions)
+            if decision.claimed or (decision.reasons and (each is standing[-1] or identity(decision.node) in last))
+        ]
+        for each in standing
+    ]
+
+
 def placed(standing: Sequence[Decisions]) -> list[Placement]:
     """Every node that is run in the end, in topological order within each of the decisions that stand. Subgraphs are
     numbered from the largest to the smallest."""
     found: list[tuple[Decision, int | None]] = []
     sizes: list[int] = []
-    for each in standing:
+    for each, indices in zip(standing, remaining(standing), strict=True):
         subgraph_of: dict[int, int] = {}
         for cluster in each.clusters:
             subgraph_of.update(dict.fromkeys(cluster, len(sizes)))
             sizes.append(sum(size_of(each.graph.nodes[index]) for index in cluster))
-        is_last = each is standing[-1]
-        for index, decision in enumerate(each.decisions):
-            if index in subgraph_of:
-                found.append((decision, subgraph_of[index]))
-            elif is_last and decision.reasons:  # without reasons, it is a cluster that was fused before
-                found.append((decision, None))
+        found += [(each.decisions[index], subgraph_of.get(index)) for index in indices]
     ranks = {old: new for new, old in enumerate(sorted(range(len(sizes)), key=lambda number: -sizes[number]))}
     return [Placement(decision, None if old is None else ranks[old]) for decision, old in found]
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from opgraft.claims import Decisions
 from opgraft.registry import Registry
 from opgraft.reporting.breaks import GraphBreak
 from opgraft.reporting.coverage import Coverage, OperatorCoverage, ReplacedFunction, replaced_functions
 from opgraft.reporting.crossings import INTO, OUT_OF, Crossing, Traffic, Wiring
-from opgraft.reporting.observation import Observation
-from opgraft.reporting.placement import Placement, placed, settled, size_of
+from opgraft.reporting.observation import Observation, Verdict
+from opgraft.reporting.placement import Placement, placed, remaining, settled, size_of
 from opgraft.reporting.what_if import Declined, DeclinedGroup, Simulation, Split, WhatIf, what_ifs
 
 
@@ -126,11 +127,12 @@ def report_of(observations: Sequence[Observation], coverage: Coverage, setting: 
     """
     passes = [each.decisions for each in observations]
     standing = settled(passes)
-    last = observations[-1]
-    declined = Declined(last.verdicts)
+    declined = Declined(_verdicts(observations, standing))
     placements = placed(standing)
-    wiring = Wiring([each.node for each in placements], last.decisions.graph)
+    wiring = Wiring([each.node for each in placements], [each.graph for each in standing])
     crossings = wiring.crossings([each.subgraph for each in placements])
+    simulation = Simulation(standing, declined)
+    needs = [tuple(sorted(declined.needs.get(place, ()))) for place in simulation.places]
     return Report(
         coverage,
         setting,
@@ -139,9 +141,20 @@ def report_of(observations: Sequence[Observation], coverage: Coverage, setting: 
         crossings,
         _breaks(observations, placements),
         declined.groups,
-        what_ifs(Simulation(standing[:-1], last.decisions, declined)),
-        _graph(placements, wiring, declined, last),
+        what_ifs(simulation),
+        PartitionedGraph(tuple(map(_node, placements, needs)), tuple(wiring.edges)),
     )
+
+
+def _verdicts(observations: Sequence[Observation], standing: Sequence[Decisions]) -> dict[tuple[int, int], Verdict]:
+    """The verdicts on the nodes that are left to the CPU."""
+    verdicts = {id(each.decisions): each.verdicts for each in observations}
+    return {
+        (number, index): verdicts[id(decisions)][index]
+        for number, (decisions, indices) in enumerate(zip(standing, remaining(standing), strict=True))
+        for index in indices
+        if index in verdicts[id(decisions)]
+    }
 
 
 def _subgraphs(placements: Sequence[Placement], crossings: Sequence[Crossing]) -> tuple[Subgraph, ...]:
@@ -172,14 +185,6 @@ def _breaks(observations: Sequence[Observation], placements: Sequence[Placement]
             if number is not None:  # otherwise this showing does not stand
                 found += [reading.in_subgraph(number) for reading in readings]
     return tuple(sorted(found, key=lambda each: each.subgraph))
-
-
-def _graph(placements: Sequence[Placement], wiring: Wiring, declined: Declined, last: Observation) -> PartitionedGraph:
-    needs = {id(last.decisions.decisions[index]): groups for index, groups in declined.needs.items()}
-    return PartitionedGraph(
-        tuple(_node(each, tuple(sorted(needs.get(id(each.decision), ())))) for each in placements),
-        tuple(wiring.edges),
-    )
 
 
 def _node(placement: Placement, groups: tuple[int, ...]) -> ReportedNode:

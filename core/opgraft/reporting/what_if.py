@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from opgraft.claims import Decision, Decisions, clustered, edges_of
-from opgraft.graph import Node
+from opgraft.graph import Node, topologically_sorted
 from opgraft.registry import Candidate, Reason
 from opgraft.reporting.crossings import Traffic, Wiring
 from opgraft.reporting.declines import Key, key_of, title_of
 from opgraft.reporting.observation import Offer, Verdict
-from opgraft.reporting.placement import size_of
+from opgraft.reporting.placement import reads, remaining, size_of
 
 NAMES_SHOWN: Final = 3
 LARGEST_SET: Final = 4
@@ -27,6 +27,9 @@ _WIDTH: Final = 12
 
 _MOST_NODES: Final = 150_000
 """So many nodes are partitioned in all, at most, to find sets: of a large model, fewer are tried."""
+
+Place = tuple[int, int]
+"""The number of a showing, of those that stand, and the index of a node in it."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +105,22 @@ class _Members:
 class Declined:
     """The declined nodes of a model, in groups, and what each node of the outermost graph needs to be claimed.
 
+    Args:
+        verdicts: by the number of a showing and the index of a node in it.
+
     Attributes:
         groups: those with the most nodes first.
-        needs: by the index of a declined node in the last graph shown, the groups that must be claimed with it, all of
-            them. It has none where its handler would take it and its surroundings do not let it.
+        needs: by showing and index, the groups that must be claimed with a declined node, all of them. It has none
+            where its handler would take it and its surroundings do not let it.
     """
 
-    def __init__(self, verdicts: Mapping[int, Verdict]) -> None:
+    def __init__(self, verdicts: Mapping[Place, Verdict]) -> None:
         members: dict[Key, _Members] = {}
-        keys = {index: set(_collect(verdict, members)) for index, verdict in verdicts.items()}
+        keys = {place: set(_collect(verdict, members)) for place, verdict in verdicts.items()}
         order = sorted(members, key=lambda key: (-len(members[key].nodes), key[0], str(key[1])))
-        number = {key: place for place, key in enumerate(order)}
+        number = {key: rank for rank, key in enumerate(order)}
         self.groups = tuple(_group(members[key]) for key in order)
-        self.needs = {index: frozenset(number[key] for key in found) for index, found in keys.items()}
+        self.needs = {place: frozenset(number[key] for key in found) for place, found in keys.items()}
 
 
 def _collect(verdict: Verdict, members: dict[Key, _Members]) -> Iterator[Key]:
@@ -144,21 +150,18 @@ class Simulation:
     """Partitions a model again with some of its declined groups claimed.
 
     Args:
-        earlier: the decisions that stand of earlier showings, whose clusters are fused.
-        last: the last showing.
+        standing: the decisions that stand, of which each showing has those before it fused.
         declined: what is declined of it.
     """
 
-    def __init__(self, earlier: Sequence[Decisions], last: Decisions, declined: Declined) -> None:
-        self.last = last
+    def __init__(self, standing: Sequence[Decisions], declined: Declined) -> None:
+        self.standing = standing
         self.declined = declined
-        fused = [[each.graph.nodes[index] for index in cluster] for each in earlier for cluster in each.clusters]
-        self._fused_homes = [number for number, cluster in enumerate(fused) for _ in cluster]
-        self._shown = [index for index, each in enumerate(last.decisions) if each.claimed or each.reasons]
-        nodes = [node for cluster in fused for node in cluster] + [last.graph.nodes[index] for index in self._shown]
+        self.places = [(number, index) for number, each in enumerate(remaining(standing)) for index in each]
+        nodes = [standing[number].graph.nodes[index] for number, index in self.places]
         self._sizes = list(map(size_of, nodes))
-        self._wiring = Wiring(nodes, last.graph)
-        self._edges = edges_of(last.graph.nodes)
+        self._wiring = Wiring(nodes, [each.graph for each in standing])
+        self._edges = edges_of(standing[0].graph.nodes)
         self._known: dict[frozenset[int], Split] = {}
 
     def split(self, claimed: Iterable[int] = ()) -> Split:
@@ -169,22 +172,62 @@ class Simulation:
         return self._known[chosen]
 
     def _split(self, chosen: Set[int]) -> Split:
-        decisions = list(self.last.decisions)
-        for index, needs in self.declined.needs.items():
+        decided = [list(each.decisions) for each in self.standing]
+        for (number, index), needs in self.declined.needs.items():
             if needs <= chosen:
-                decisions[index] = Decision(decisions[index].node, _ANYBODY)
-        clusters = clustered(
-            self.last.graph,
-            decisions,
-            device=self.last.device,
-            feeds_bodies=self.last.feeds_bodies,
-            edges=self._edges,
-        ).clusters
-        first = self._fused_homes[-1] + 1 if self._fused_homes else 0
-        home_of = {index: number for number, cluster in enumerate(clusters, first) for index in cluster}
-        homes = [*self._fused_homes, *map(home_of.get, self._shown)]
+                decided[number][index] = Decision(decided[number][index].node, _ANYBODY)
+        home_of: dict[Place, int] = {}
+        fused: list[list[Place]] = []
+        for number, each in enumerate(self.standing):
+            first = len(fused)
+            fused += self._clusters(number, decided[number], fused, each)
+            home_of.update((place, home) for home, cluster in enumerate(fused[first:], first) for place in cluster)
+        homes = list(map(home_of.get, self.places))
         inside = (size for size, home in zip(self._sizes, homes, strict=True) if home is not None)
-        return Split(first + len(clusters), sum(inside), self._wiring.traffic(homes))
+        return Split(len(fused), sum(inside), self._wiring.traffic(homes))
+
+    def _clusters(
+        self, number: int, decided: Sequence[Decision], fused: Sequence[Sequence[Place]], shown: Decisions
+    ) -> list[list[Place]]:
+        if number == 0:
+            found = clustered(
+                shown.graph, decided, device=shown.device, feeds_bodies=shown.feeds_bodies, edges=self._edges
+            )
+            return [[(number, index) for index in cluster] for cluster in found.clusters]
+        return self._clusters_beside(number, decided, fused, shown)
+
+    def _clusters_beside(
+        self, number: int, decided: Sequence[Decision], fused: Sequence[Sequence[Place]], shown: Decisions
+    ) -> list[list[Place]]:
+        """The clusters of a later showing, in which those of earlier ones are single nodes."""
+        own = {place: decided[place[1]] for place in self.places if place[0] == number}
+        inside = {place for cluster in fused for place in cluster}
+        alone = [place for place in self.places if place[0] < number and place not in inside]
+        parts = [
+            _as_one([self._node(place) for place in cluster]) for cluster in (*fused, *([place] for place in alone))
+        ]
+        copies = {place: replace(self._node(place)) for place in own}  # a node belongs to one graph
+        nodes = topologically_sorted([*parts, *copies.values()])
+        place_of = {id(node): place for place, node in copies.items()}
+        places = [place_of.get(id(node)) for node in nodes]
+        decisions = [
+            Decision(node, None) if place is None else replace(own[place], node=node)
+            for node, place in zip(nodes, places, strict=True)
+        ]
+        graph = replace(shown.graph, nodes=nodes)
+        found = clustered(graph, decisions, device=shown.device, feeds_bodies=shown.feeds_bodies)
+        return [[place for index in cluster if (place := places[index]) is not None] for cluster in found.clusters]
+
+    def _node(self, place: Place) -> Node:
+        number, index = place
+        return self.standing[number].graph.nodes[index]
+
+
+def _as_one(nodes: Sequence[Node]) -> Node:
+    """A node that reads and makes what some nodes do together."""
+    made = {value.name: value for node in nodes for value in node.outputs if value is not None}
+    read = {value.name: value for node in nodes for value in reads(node) if value.name not in made}
+    return Node("", "fused", "opgraft", 1, tuple(read.values()), tuple(made.values()), {})
 
 
 def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
@@ -220,7 +263,7 @@ def _belonging_together(declined: Declined) -> set[tuple[int, ...]]:
 
 
 def _built_sets(simulation: Simulation, ranked: Sequence[int]) -> dict[tuple[int, ...], Split]:
-    affordable = _MOST_NODES // max(len(simulation.last.graph.nodes), 1)
+    affordable = _MOST_NODES // max(len(simulation.places), 1)
     found: dict[tuple[int, ...], Split] = {}
     chosen = tuple(ranked[:1])
     while len(chosen) < min(LARGEST_SET, len(ranked) - 1):

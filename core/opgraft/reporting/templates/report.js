@@ -284,13 +284,14 @@ class Picture {
       if (node >= 0) for (const at of this.touching[node]) this.trace(at, chosen);
     }
     context.globalAlpha = this.anyMarked ? 0.35 : 0.8;
-    context.lineWidth = Math.max(1, 0.7 / view.scale);
+    const pixel = 1 / view.scale;
+    context.lineWidth = view.scale < 1 ? 0.7 * pixel : pixel;
     context.strokeStyle = colours.edge;
     context.stroke(plain);
     context.strokeStyle = colours.crossing;
     context.stroke(crossing);
     context.globalAlpha = 1;
-    context.lineWidth = Math.max(2.5, 2 / view.scale);
+    context.lineWidth = 2 * pixel;
     context.strokeStyle = colours.ink;
     context.stroke(chosen);
   }
@@ -326,7 +327,7 @@ class Picture {
         this.label(node, onCpu);
       } else context.fillRect(x[node], y[node] - grow, width, height + 2 * grow);
       if (this.marked[node] || node === this.pinned || node === this.pointed) {
-        context.lineWidth = Math.max(3, 2 / view.scale);
+        context.lineWidth = 2 / view.scale;
         context.strokeStyle = this.marked[node] ? colours.mark : colours.ink;
         context.strokeRect(x[node] - 2, y[node] - 2, width + 4, height + 4);
       }
