@@ -13,6 +13,9 @@ from opgraft.registry.shipped import shipped_registry_path
 
 ENVIRONMENT_VARIABLE = "OPGRAFT_REGISTRY"
 
+PACKS_VARIABLE = "OPGRAFT_PACKS"
+"""Names, with commas between, of packs that their user turns on: a pack that does nothing unasked looks here."""
+
 
 def load_registry(path: str | Path | None = None) -> Registry:
     """The registry that a session uses. The file is read each time; what it says is worked out once.
