@@ -16,7 +16,7 @@ from opgraft.errors import ModelError, OptionError
 from opgraft.graph import Array
 from opgraft.graph.element_types import STORAGE
 from opgraft.graph.onnx_source import graph_of_model, load_model
-from opgraft.host import EP_NAME, observed, register
+from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, observed, register
 from opgraft.host.devices import default_device
 from opgraft.host.options import parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
@@ -56,6 +56,7 @@ def options_with_provider(provider_options: Mapping[str, str] | None = None) -> 
     options = onnxruntime.SessionOptions()
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
     options.add_provider_for_devices(devices, dict(provider_options or {}))
+    options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")
     return options
 
 

@@ -14,7 +14,7 @@ from opgraft.host.options import Options
 from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.status import OK, callback, check
 from opgraft.plan import build_plan
-from opgraft.registry import Claimer, load_registry
+from opgraft.registry import Claimer, load_registry, set_versions
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -30,6 +30,7 @@ class ExecutionProvider:
         self.device = device
         self.logger = logger
         registry = load_registry(options.registry)
+        self.definitions = registry.definitions
         self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
         self.pointer = lib.new_OrtEp()
         ExecutionProvider.live[self.pointer] = self
@@ -47,6 +48,7 @@ class ExecutionProvider:
         if _is_body(ort_graph):
             return
         with read_graph(ort_graph) as live:
+            set_versions(live.graph, self.definitions)
             candidates = frozenset(range(len(live.pointers))) - live.assigned
             decisions = decide(
                 live.graph,
@@ -78,6 +80,7 @@ class ExecutionProvider:
             for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
                 inputs, outputs = value_names(fused)
                 with read_graph(ort_graph) as live:
+                    set_versions(live.graph, self.definitions)
                     plan = build_plan(live.graph, inputs, outputs)
                     made.append(FusedNode(Program(plan, self.registry, self.device, constants)))
         except BaseException:

@@ -27,6 +27,7 @@ from opgraft.ops.arrays import to_device, to_host
 from opgraft.ops.context import Body, Context
 from opgraft.ops.handler import Anywhere, Handler, Host, op
 from opgraft.ops.hookspecs import hookimpl
+from opgraft.ops.schema import Output
 
 __all__ = [
     "ANY",
@@ -48,6 +49,7 @@ __all__ = [
     "Handler",
     "Host",
     "Node",
+    "Output",
     "Value",
     "hookimpl",
     "op",
