@@ -156,6 +156,7 @@ def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str]
 def packs(registry: Path | None) -> None:
     """List the installed op packs in the order in which they are asked."""
     from opgraft.registry import installed_packs, load_registry
+    from opgraft.schemas import left_out
 
     chosen = load_registry(registry)
     found = {pack.name: pack for pack in installed_packs()}
@@ -170,6 +171,9 @@ def packs(registry: Path | None) -> None:
         table.add_row(name, pack.distribution, pack.version, str(len(operators)), Text(state))
     out = console()
     out.print(table)
+    for each in left_out(chosen).values():
+        packs_of_it = ", ".join(each.packs)
+        out.print(Text(printable(f"left out: {each.operator}, which {packs_of_it} would define: {each.reason}")))
     out.print(Text(f"registry: {chosen.policy.source}"))
 
 

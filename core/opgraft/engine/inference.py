@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+import onnx
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import as_held
 from opgraft.engine.verify import stand_ins, translated
 from opgraft.errors import ContractError, OpgraftError
-from opgraft.graph import Dim, Node, Shape, Value
+from opgraft.graph import Dim, Graph, Node, Shape, Value
 from opgraft.graph.element_types import HELD
+from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops import Handler, Output
 from opgraft.ops.arrays import element_type
 from opgraft.ops.handler import Place
 from opgraft.ops.schema import Schema, keywords_taken
-from opgraft.registry import UNKNOWN_VERSION, Candidate, Definition
+from opgraft.registry import UNKNOWN_VERSION, Candidate, Definition, set_versions
 
 NOTHING: Final = Output(None)
 """What is known of an output of which nothing is."""
@@ -45,6 +49,38 @@ def infer_outputs(node: Node, definition: Definition) -> list[Output]:
     """
     found = [_outputs(node, handler, definition.pack) for handler in definition.handlers_for(node)]
     return _agreed(found)
+
+
+def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], folder: str | Path = ".") -> Graph:
+    """The graph of a model, as `graph_of_model` gives it, in which operators that packs define have their versions and
+    the types that are inferred for them.
+
+    Args:
+        model: the model.
+        definitions: of those operators, by operator.
+        folder: where the model's external data lies.
+
+    Raises:
+        ModelError: its nodes form a cycle.
+    """
+
+    def infer(node: Node) -> Sequence[Value]:
+        definition = definitions.get(node.operator)
+        if definition is None:
+            return ()
+        try:
+            outputs = infer_outputs(node, definition)
+        except ContractError:  # what is wrong is found again when the claim is tried
+            return ()
+        return [
+            replace(value, dtype=output.dtype, shape=output.shape)
+            for value, output in zip(node.outputs, outputs, strict=False)
+            if value is not None
+        ]
+
+    graph = graph_of_model(model, folder, infer if definitions else None)
+    set_versions(graph, definitions)
+    return graph
 
 
 def cannot_infer(handler: Handler) -> str | None:

@@ -7,12 +7,12 @@ process: one set of domains for each registry that was in use.
 from __future__ import annotations
 
 import itertools
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from opgraft.claims import DEVICE_TYPES
 from opgraft.engine import Program, VerifiedRegistry
-from opgraft.engine.inference import cannot_infer, infer_outputs
+from opgraft.engine.inference import infer_outputs
 from opgraft.errors import ContractError, RegistryError, TranslationError
 from opgraft.graph import ONNX_DOMAIN, AttributeValue, Graph, Node, Value
 from opgraft.graph.element_types import ORT_OF_NAME
@@ -30,10 +30,15 @@ from opgraft.host.status import OK, OrtError, callback, check
 from opgraft.ops import Output
 from opgraft.plan import build_plan
 from opgraft.registry import UNKNOWN_VERSION, Definition, Registry, load_registry
+from opgraft.schemas import left_out, told
 
 _REQUIRED: Final = 0
 _OPTIONAL: Final = 1
 _VARIADIC: Final = 2
+
+_COUNTS_OUTPUTS_SINCE: Final = 28
+"""Before ONNX Runtime 1.28, the process dies of telling the type of an output that a node does not have, and how many
+it has is not to be learned."""
 
 _fresh: Final = itertools.count()
 
@@ -59,10 +64,16 @@ class CustomOp:
 
     def infer(self, context: Any) -> None:
         """Tell ONNX Runtime what is known of the outputs of a node."""
+        required = self.definition.required_outputs
         node = _node_of_inference(context, self.definition)
-        for index, output in enumerate(infer_outputs(node, self.definition)[: self.definition.required_outputs]):
-            if output.dtype is not None:
+        for index, output in enumerate(infer_outputs(node, self.definition)):
+            if output.dtype is None or (index >= required and lib.api_version() < _COUNTS_OUTPUTS_SINCE):
+                continue
+            try:
                 _set_output(context, index, output)
+            except OrtError:
+                if index < required:
+                    raise  # otherwise the node does not have this output
 
 
 class Kernel:
@@ -168,48 +179,14 @@ def _set_output(context: Any, index: int, output: Output) -> None:
     check(lib.set_inferred_output(context, index, view))
 
 
-def problem_with(definition: Definition) -> str | None:
-    """Why ONNX Runtime cannot be told of an operator, or None where it can."""
-    if "\0" in definition.op_type or "\0" in definition.domain:
-        return "its name holds a NUL"
-    if definition.operator in _operators_of_onnxruntime():
-        return "onnxruntime has a schema of it already; take the handler's .schema away"
-    reasons = (cannot_infer(handler) for handler in definition.handlers)
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-@lru_cache(maxsize=1)
-def _operators_of_onnxruntime() -> frozenset[str]:
-    """The operators that ONNX Runtime has schemas of; none where its Python module is not there to say."""
-    try:
-        from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
-    except ImportError:
-        return frozenset()
-    return frozenset(f"{schema.domain or ONNX_DOMAIN}::{schema.name}" for schema in get_all_operator_schema())
-
-
-@cache
-def left_out(registry: Registry) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The operators that packs define and that ONNX Runtime is not told of: the packs, and why."""
-    found = {operator: (each.packs, each.reason) for operator, each in registry.undefined.items()}
-    for operator, definition in registry.definitions.items():
-        problem = problem_with(definition)
-        if problem is not None:
-            found[operator] = ((definition.pack,), problem)
-    return found
-
-
 @cache
 def _domains_of(registry: Registry) -> tuple[Any, ...]:
     """An OrtCustomOpDomain for each domain that the operators of a registry's packs are in."""
-    out = left_out(registry)
     by_domain: dict[str, list[Definition]] = {}
-    for operator, definition in registry.definitions.items():
-        if operator not in out:
-            by_domain.setdefault(definition.domain, []).append(definition)
-    for operator, (packs, reason) in out.items():
-        if Logger.default is not None:
-            Logger.default.warning(f"opgraft leaves out {operator} of {', '.join(packs)}: {reason}")
+    for definition in told(registry).values():
+        by_domain.setdefault(definition.domain, []).append(definition)
+    for each in left_out(registry).values():
+        _warn(f"opgraft leaves out {each.operator} of {', '.join(each.packs)}: {each.reason}")
     return tuple(_domain(name, definitions) for name, definitions in by_domain.items())
 
 
@@ -226,9 +203,13 @@ def domains() -> tuple[Any, ...]:
     try:
         return _domains_of(load_registry())
     except RegistryError as error:  # which each session will raise too
-        if Logger.default is not None:
-            Logger.default.error(f"opgraft: no operators of op packs are known: {error}")
+        _warn(f"opgraft: the operators that packs define are not known: {error}")
         return ()
+
+
+def _warn(message: str) -> None:
+    if Logger.default is not None:
+        Logger.default.warning(message)
 
 
 def add_domains(options: Any) -> None:
@@ -245,8 +226,7 @@ def _infer_output_shape(this: Any, context: Any) -> Any:
     try:
         CustomOp.live[this].infer(context)
     except (ContractError, OrtError) as error:  # ONNX Runtime takes no notice of an error here
-        if Logger.default is not None:
-            Logger.default.warning(f"opgraft: {error}")
+        _warn(f"opgraft: {error}")
     return OK
 
 

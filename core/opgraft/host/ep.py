@@ -15,6 +15,7 @@ from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.status import OK, callback, check
 from opgraft.plan import build_plan
 from opgraft.registry import Claimer, load_registry, set_versions
+from opgraft.schemas import told
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -30,7 +31,7 @@ class ExecutionProvider:
         self.device = device
         self.logger = logger
         registry = load_registry(options.registry)
-        self.definitions = registry.definitions
+        self.definitions = told(registry)
         self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
         self.pointer = lib.new_OrtEp()
         ExecutionProvider.live[self.pointer] = self

@@ -83,7 +83,8 @@ class Schema:
 
     @property
     def required_outputs(self) -> int:
-        return sum(each.required for each in self.outputs)
+        """How many outputs a node has at least: one, even where all are optional."""
+        return max(1, sum(each.required for each in self.outputs))
 
     def output(self, index: int) -> OutputParameter | None:
         """The parameter that output `index` belongs to, or None where the operator has no such output."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -61,6 +61,7 @@ class Definition:
 
     @cached_property
     def required_outputs(self) -> int:
+        """How many outputs each node has at least."""
         return min(handler.definition.required_outputs for handler in self.handlers if handler.definition is not None)
 
     @cached_property
@@ -131,7 +132,7 @@ def _problem(operator: str, packs: tuple[str, ...], names: Sequence[str], policy
     return None
 
 
-def set_versions(graph: Graph, definitions: dict[str, Definition]) -> None:
+def set_versions(graph: Graph, definitions: Mapping[str, Definition]) -> None:
     """Give the nodes of defined operators, in a graph and its bodies, the version that the graph's opset means.
 
     ONNX Runtime, which keeps one schema of an operator, says the first version of all.
