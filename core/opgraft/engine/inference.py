@@ -42,13 +42,13 @@ def infer_outputs(node: Node, definition: Definition) -> list[Output]:
         definition: of its operator.
 
     Returns:
-        An output for each one that the node has, or more.
+        An output for each one that the node has, or more; none where no handler takes it as it is.
 
     Raises:
         ContractError: the handler's inference failed, or gave what no output can be.
     """
-    found = [_outputs(node, handler, definition.pack) for handler in definition.handlers_for(node)]
-    return _agreed(found)
+    handlers = [handler for handler in definition.handlers_for(node) if next(handler.declines(node), None) is None]
+    return _agreed([_outputs(node, handler, definition.pack) for handler in handlers])
 
 
 def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], folder: str | Path = ".") -> Graph:
@@ -187,7 +187,7 @@ def _by_translation(node: Node, candidate: Candidate) -> list[Output]:
     failures: list[Exception] = []
     for rank in _RANKS:
         try:
-            found.append(_of_known_ranks(_with_rank(node, rank), candidate))
+            found.append(_of_known_ranks(with_unknown_ranks(node, rank), candidate))
         except Exception as error:  # a rank that the operator does not take, perhaps
             failures.append(error)
     if not found:
@@ -196,7 +196,8 @@ def _by_translation(node: Node, candidate: Candidate) -> list[Output]:
     return [Output(each.dtype) for each in outputs] if failures else outputs
 
 
-def _with_rank(node: Node, rank: int) -> Node:
+def with_unknown_ranks(node: Node, rank: int) -> Node:
+    """The node as it is if inputs of unknown rank are of `rank`."""
     return _with_shapes(node, lambda _, shape: (None,) * rank if shape is None else shape)
 
 

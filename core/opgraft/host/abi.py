@@ -217,8 +217,9 @@ EP_API: Final = _functions(
     """  # noqa: E501
 )
 
-# The last member of OrtCustomOp is opgraft's own, beyond what ONNX Runtime looks at. Element type 0 there is any type,
-# and characteristic 2 is variadic.
+# The last member of OrtCustomOp is opgraft's own, beyond what ONNX Runtime looks at. Characteristic 1 is optional, 2 is
+# variadic. Outputs before a variadic one must be there all the same, by ONNX's rule; and beside several inputs of any
+# type, ONNX Runtime takes outputs of any type only if they are optional.
 STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
     "OrtEpFactory": _members(
         """
@@ -289,18 +290,18 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         1   CreateKernel
         2   const char *GetName(const OrtCustomOp *self) = { return self->facts.name; }
         3   const char *GetExecutionProviderType(const OrtCustomOp *self) = { (void)self; return "CPUExecutionProvider"; }
-        4   int32_t GetInputType(const OrtCustomOp *self, size_t index) = { (void)self; (void)index; return 0; }
+        4   int32_t GetInputType(const OrtCustomOp *self, size_t index) = { return self->facts.input_types[index]; }
         5   size_t GetInputTypeCount(const OrtCustomOp *self) = { return self->facts.inputs; }
-        6   int32_t GetOutputType(const OrtCustomOp *self, size_t index) = { (void)self; (void)index; return 0; }
-        7   size_t GetOutputTypeCount(const OrtCustomOp *self) = { (void)self; return 1; }
+        6   int32_t GetOutputType(const OrtCustomOp *self, size_t index) = { const OpFacts *facts = &self->facts; return index < facts->outputs ? facts->output_types[index] : 0; }
+        7   size_t GetOutputTypeCount(const OrtCustomOp *self) = { return self->facts.outputs + 1; }
         8   KernelCompute
         9   void KernelDestroy(void *kernel)
         10  int32_t GetInputCharacteristic(const OrtCustomOp *self, size_t index) = { return self->facts.characteristics[index]; }
-        11  int32_t GetOutputCharacteristic(const OrtCustomOp *self, size_t index) = { (void)self; (void)index; return 2; }
+        11  int32_t GetOutputCharacteristic(const OrtCustomOp *self, size_t index) = { return index < self->facts.outputs ? 1 : 2; }
         12  int32_t GetInputMemoryType(const OrtCustomOp *self, size_t index) = { (void)self; (void)index; return 0; }
         13  int GetVariadicInputMinArity(const OrtCustomOp *self) = { (void)self; return 0; }
         14  int GetVariadicInputHomogeneity(const OrtCustomOp *self) = { (void)self; return 0; }
-        15  int GetVariadicOutputMinArity(const OrtCustomOp *self) = { return self->facts.required_outputs; }
+        15  int GetVariadicOutputMinArity(const OrtCustomOp *self) = { (void)self; return 0; }
         16  int GetVariadicOutputHomogeneity(const OrtCustomOp *self) = { (void)self; return 0; }
         17  OrtStatus *CreateKernelV2(const OrtCustomOp *self, const OrtApi *api, const OrtKernelInfo *info, void **kernel)
         18  OrtStatus *KernelComputeV2(void *kernel, OrtKernelContext *context)

@@ -48,13 +48,15 @@ typedef struct {
 
 typedef struct { const char *name; int32_t type; size_t size; int64_t integer; float number; } AttributeView;
 
-/* What an OrtCustomOp answers about itself. All of its outputs are told as one variadic one. */
+/* What an OrtCustomOp answers about itself. Its outputs are followed by a variadic one; element type 0 is any type. */
 typedef struct {
     char *name;
     int since;
     size_t inputs;
+    int32_t *input_types;
     int32_t *characteristics;
-    int required_outputs;
+    size_t outputs;
+    int32_t *output_types;
 } OpFacts;
 """
 

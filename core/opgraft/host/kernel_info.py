@@ -81,10 +81,7 @@ def _constant(info: Any, index: int) -> Any:
 
 
 def _attributes(info: Any, definition: Definition) -> Iterator[tuple[str, AttributeValue]]:
-    kinds: dict[str, AttributeKind] = {}
-    for handler in definition.handlers:
-        kinds.update(handler.definition.kinds if handler.definition else {})
-    for name, kind in kinds.items():
+    for name, kind in definition.attribute_kinds.items():
         value = _attribute(info, name, kind)
         if value is not None:
             yield name, value

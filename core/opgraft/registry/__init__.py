@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from opgraft.registry.definitions import UNKNOWN_VERSION, Definition, Undefined, set_versions
+from opgraft.registry.definitions import UNKNOWN_VERSION, Definition, Parameter, Undefined, set_versions
 from opgraft.registry.dispatch import Candidate, Claim, Claimer, Reason, Registry
 from opgraft.registry.packs import GROUP, OpPlugin, Pack, installed_packs, plugins_of
 from opgraft.registry.policy import OpRule, Policy, load_policy, parse_policy
@@ -52,6 +52,7 @@ __all__ = [
     "OpPlugin",
     "OpRule",
     "Pack",
+    "Parameter",
     "Policy",
     "Reason",
     "Registry",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from opgraft.graph import Graph, Node
+from opgraft.graph.element_types import ANY, COMPLEX
 from opgraft.ops.handler import Handler
+from opgraft.ops.schema import AttributeKind
 from opgraft.registry.packs import Pack
 from opgraft.registry.policy import Policy
+
+_TOLD_TYPES: Final = ANY - COMPLEX
+"""The element types that every ONNX Runtime takes in a schema. It refuses a set of schemas that has others."""
 
 UNKNOWN_VERSION: Final = 0
 """The version of a node that only shows its form: ONNX Runtime tells no kernel which opset a model imports."""
@@ -18,11 +23,12 @@ UNKNOWN_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One input of a defined operator as ONNX Runtime is told of it."""
+    """One input of a defined operator as ONNX Runtime is told of it; `dtype` where it is of one element type only."""
 
     name: str
     required: bool
     variadic: bool = False
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +55,40 @@ class Definition:
 
     @cached_property
     def inputs(self) -> tuple[Parameter, ...]:
-        """What every handler takes is required; what only some take is optional."""
-        signatures = [handler.signature for handler in self.handlers]
-        longest = max((each.inputs for each in signatures), key=len)
-        fixed = tuple(
-            Parameter(each.name, all(len(one.inputs) > index and one.inputs[index].required for one in signatures))
-            for index, each in enumerate(longest)
-        )
-        variadic = [each.variadic.name for each in signatures if each.variadic is not None]
-        return fixed + tuple(Parameter(name, required=False, variadic=True) for name in variadic[:1])
+        """What every handler takes is required; what only some take is optional.
+
+        Of the inputs after the first, ONNX Runtime is told the element type where there is but one (and every version
+        knows it): it supposes that an output of unknown shape is of the type of the last input that may be of several.
+        """
+        count = max(len(handler.signature.inputs) for handler in self.handlers)
+        fixed = tuple(self._parameter(index) for index in range(count))
+        variadic = [handler.signature.variadic for handler in self.handlers]
+        names = [each.name for each in variadic if each is not None]
+        return fixed + tuple(Parameter(name, required=False, variadic=True) for name in names[:1])
+
+    def _parameter(self, index: int) -> Parameter:
+        given = [handler.signature.input(index) for handler in self.handlers]
+        known = [each for each in given if each is not None]
+        required = all(each is not None and each.required for each in given)
+        dtypes = frozenset[str]().union(*(each.dtypes for each in known))
+        return Parameter(known[0].name, required, dtype=_only(dtypes) if index else None)
 
     @cached_property
-    def required_outputs(self) -> int:
-        """How many outputs each node has at least."""
-        return min(handler.definition.required_outputs for handler in self.handlers if handler.definition is not None)
+    def output_types(self) -> tuple[str | None, ...]:
+        """For each output that every node has, the element type, where that is declared."""
+        schemas = [handler.definition for handler in self.handlers if handler.definition is not None]
+        count = min(schema.required_outputs for schema in schemas)
+        return tuple(_only({schema.outputs[index].dtype for schema in schemas}) for index in range(count))
+
+    @cached_property
+    def attribute_kinds(self) -> dict[str, AttributeKind]:
+        """The attributes that some handler has."""
+        return {
+            name: kind
+            for handler in reversed(self.handlers)
+            if handler.definition is not None
+            for name, kind in handler.definition.kinds.items()
+        }
 
     @cached_property
     def versions(self) -> tuple[int, ...]:
@@ -85,6 +111,12 @@ class Definition:
                 if next(declines(handler, node), None) is None:
                     found.setdefault(handler.since, handler)
         return list(found.values())
+
+
+def _only(dtypes: Collection[str | None]) -> str | None:
+    """The one element type of several mentions, if every ONNX Runtime knows it."""
+    (dtype, *others) = dtypes
+    return None if others or dtype not in _TOLD_TYPES else dtype
 
 
 @dataclass(frozen=True)
