@@ -20,6 +20,7 @@ import opgraft.registry as registry_module
 from opgraft import ort_values, schemas
 from opgraft.errors import ModelError, RegistryError
 from opgraft.graph.element_types import HELD, ONNX_OF_NAME
+from opgraft.host import kernel_info
 from opgraft.host.custom_kernel import Kernel
 from opgraft.ops import ANY, FLOATS, NUMBERS, Handler, Host, Output, op
 from opgraft.registry import Pack, installed_packs, load_registry
@@ -575,6 +576,46 @@ def test_versions_of_one_form_are_told_apart_where_the_opset_is_known(use: Use) 
         np.testing.assert_array_equal(run(made, X)[0], X + more)
         with pytest.raises(Exception, match=r"'it' \(acme::Step, pack 'acme'\) is of version 1 or 2"):
             on_cpu(proto)
+
+
+def test_a_kernel_knows_the_version_that_the_provider_saw(use: Use, tmp_path: Any) -> None:
+    @op("acme::Step", since=1, until=1, dtypes=FLOATS)
+    def step_1(X: Any) -> Any:
+        return X + 1
+
+    @op("acme::Step", since=2, dtypes=FLOATS)
+    def step_2(X: Any) -> Any:
+        return X + 2
+
+    step_1.schema()
+    step_2.schema()
+    use(step_1, step_2)
+    registry = tmp_path / "registry.yaml"
+    registry.write_text('ops:\n  If: {deny: ["*"]}\n')
+
+    def body(name: str) -> onnx.GraphProto:
+        made = node("Step", ["x0"], [name], name=name)
+        return helper.make_graph([made], name, [], [helper.make_tensor_value_info(name, FLOAT, None)])
+
+    chosen = helper.make_node("If", ["c"], ["y0"], then_branch=body("then"), else_branch=body("else"))
+    for version in (1, 2):
+        inputs = {"c": (BOOL, []), "x0": (FLOAT, [3, 4])}
+        proto = model([chosen], inputs, {"y0": (FLOAT, [3, 4])}, version=version)
+        made = on_ep(proto, registry=str(registry))
+        np.testing.assert_array_equal(made.run(None, {"c": np.array(True), "x0": X})[0], X + version)
+        assert not kernel_info._left
+        with pytest.raises(Exception, match="is of version 1 or 2"):
+            on_cpu(proto)
+
+
+def test_an_attribute_that_the_schema_does_not_name_is_declined_where_it_is_seen(use: Use) -> None:
+    """A kernel alone has no way to see it."""
+    use(scale)
+    proto = one("Scale", (FLOAT, [3, 4]), more=1)
+    with pytest.raises(Exception, match=r"'it' \(acme::Scale\) has no handler: attribute more is not supported"):
+        on_ep(proto)
+    assert not kernel_info._left
+    np.testing.assert_array_equal(run(on_cpu(proto), X)[0], 2 * X)
 
 
 def test_versions_that_no_handler_covers(use: Use) -> None:

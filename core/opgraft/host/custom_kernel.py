@@ -17,7 +17,7 @@ from opgraft.host.key_values import config_entries, provider_options
 from opgraft.host.options import Options, parse_options
 from opgraft.host.status import OK, callback
 from opgraft.plan import build_plan
-from opgraft.registry import Definition, load_registry
+from opgraft.registry import UNKNOWN_VERSION, Definition, load_registry
 
 
 class Kernel:
@@ -37,10 +37,12 @@ class Kernel:
 
     def __init__(self, info: Any, definition: Definition) -> None:
         node = read_node(info, definition)
-        node.since_version = _version(node, definition)
+        if node.since_version == UNKNOWN_VERSION:
+            node.since_version = _version(node, definition)
         options = parse_options(provider_options(config_entries(lib.ort_KernelInfo_GetConfigEntries, info)))
         device = _device(node, options)
-        registry = VerifiedRegistry(load_registry(options.registry), device)
+        packs = load_registry(options.registry)
+        registry = VerifiedRegistry(packs, device) if options.verify else packs
         program = Program(build_plan(node.graph), registry, device)
         self.computation = Computation(
             program,
@@ -70,8 +72,8 @@ def _version(node: Node, definition: Definition) -> int:
         numbers = " or ".join(map(str, versions))
         raise TranslationError(
             f"node {node.label!r} ({node.operator}, pack {definition.pack!r}) is of version {numbers}, and ONNX "
-            "Runtime does not tell a kernel which: such a node runs only where the execution provider claims it; add "
-            "MLXExecutionProvider to the session's providers, or see in `opgraft report` why it is declined"
+            "Runtime does not tell a kernel which; the execution provider knows, so add MLXExecutionProvider to the "
+            "session's providers"
         )
     return versions[0] if versions else definition.since
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program, VerifiedRegistry
+from opgraft.graph import Node
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
 from opgraft.host.compute import FusedNode
+from opgraft.host.kernel_info import forget, leave
 from opgraft.host.logger import Logger
 from opgraft.host.options import Options
 from opgraft.host.ort_graph import read_graph, value_names
@@ -33,11 +36,13 @@ class ExecutionProvider:
         registry = load_registry(options.registry)
         self.definitions = told(registry)
         self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
+        self.left: list[Any] = []
         self.pointer = lib.new_OrtEp()
         ExecutionProvider.live[self.pointer] = self
 
     def release(self) -> None:
         del ExecutionProvider.live[self.pointer]
+        forget(self.left)
         lib.free(self.pointer)
 
     def claim(self, ort_graph: Any, support: Any) -> None:
@@ -63,6 +68,8 @@ class ExecutionProvider:
             for cluster in filter(None, decisions.clusters):
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
+            forget(self.left)
+            self.left = leave(node for node in _unclaimed(decisions, candidates) if node.operator in self.definitions)
             self._report(decisions)
 
     def _report(self, decisions: Decisions) -> None:
@@ -89,6 +96,15 @@ class ExecutionProvider:
                 node.release()
             raise
         return [node.pointer for node in made]
+
+
+def _unclaimed(decisions: Decisions, candidates: Collection[int]) -> Iterator[Node]:
+    """The nodes that are claimed by nobody, those of bodies among them."""
+    for index, decision in enumerate(decisions.decisions):
+        if index in candidates and not decision.claimed:
+            yield decision.node
+            for body in decision.node.bodies.values():
+                yield from body.all_nodes()
 
 
 def _is_body(ort_graph: Any) -> bool:

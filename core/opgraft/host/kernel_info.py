@@ -1,9 +1,13 @@
-"""A node as an OrtKernelInfo shows it to a kernel: with the attributes that its schema names, and no others."""
+"""A node as an OrtKernelInfo shows it to a kernel of an operator that a pack defines.
+
+It shows neither the operator's version nor attributes that the schema does not name. Where the execution provider has
+seen the node and left it, it says them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opgraft.graph import AttributeValue, Graph, Initializer, Node, UnreadableAttribute, Value
 from opgraft.host._ep import ffi, lib
@@ -14,21 +18,62 @@ from opgraft.host.tensors import array_of_value
 from opgraft.ops.schema import AttributeKind
 from opgraft.registry import UNKNOWN_VERSION, Definition
 
+_Key: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""A node: its operator, its name, and those of its outputs."""
+
+
+class _Left(NamedTuple):
+    """What an execution provider saw of a node that it left to a kernel."""
+
+    version: int
+    attributes: Mapping[str, AttributeValue]
+
+
+_left: Final[dict[_Key, _Left]] = {}
+"""The nodes whose kernels are yet to be made."""
+
+
+def leave(nodes: Iterable[Node]) -> list[_Key]:
+    """Note nodes that an execution provider does not claim. Returns what `forget` takes."""
+    noted = {
+        _key(node.operator, node.name, [value.name if value else "" for value in node.outputs]): _Left(
+            node.since_version, node.attributes
+        )
+        for node in nodes
+    }
+    _left.update(noted)
+    return list(noted)
+
+
+def forget(keys: Iterable[_Key]) -> None:
+    """Forget nodes that need no kernel any more."""
+    for key in keys:
+        _left.pop(key, None)
+
+
+def _key(operator: str, name: str, outputs: Sequence[str]) -> _Key:
+    while outputs and not outputs[-1]:
+        outputs = outputs[:-1]
+    return operator, name, tuple(outputs)
+
 
 def read_node(info: Any, definition: Definition) -> Node:
     """The node, in a graph of its own. Each value is named by its place, since one may be there twice.
 
-    The elements of constant inputs can be read while the kernel is being made.
+    The elements of constant inputs can be read while the kernel is being made. The version is `UNKNOWN_VERSION` where
+    no execution provider has seen the node.
     """
     inputs = tuple(_values(info, "input", _INPUTS))
+    name = _text(lib.ort_KernelInfo_GetNodeName, info)
+    seen = _left.pop(_key(definition.operator, name, _names(info, _OUTPUTS)), None)
     node = Node(
-        name=_text(lib.ort_KernelInfo_GetNodeName, info),
+        name=name,
         op_type=definition.op_type,
         domain=definition.domain,
-        since_version=UNKNOWN_VERSION,
+        since_version=UNKNOWN_VERSION if seen is None else seen.version,
         inputs=inputs,
         outputs=tuple(_values(info, "output", _OUTPUTS)),
-        attributes=dict(_attributes(info, definition)),
+        attributes={**({} if seen is None else seen.attributes), **dict(_attributes(info, definition))},
     )
     constants = {
         value.name: Initializer(value, lambda index=index: _constant(info, index))  # type: ignore[misc]
@@ -53,16 +98,20 @@ _OUTPUTS: Final = (
 )
 
 
-def _values(info: Any, side: str, getters: tuple[Any, Any, Any]) -> Iterator[Value | None]:
-    counter, namer, typer = getters
+def _names(info: Any, getters: tuple[Any, Any, Any]) -> list[str]:
+    counter, namer, _ = getters
     count = ffi.new("size_t *")
     check(counter(info, count))
-    for index in range(count[0]):
-        if not _text(namer, info, index):
+    return [_text(namer, info, index) for index in range(count[0])]
+
+
+def _values(info: Any, side: str, getters: tuple[Any, Any, Any]) -> Iterator[Value | None]:
+    for index, name in enumerate(_names(info, getters)):
+        if not name:
             yield None
             continue
         type_info = ffi.new("OrtTypeInfo **")
-        check(typer(info, index, type_info))
+        check(getters[2](info, index, type_info))
         try:
             yield Value(f"{side} {index}", *value_type(type_info[0]))
         finally:
