@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
@@ -68,9 +68,14 @@ class ExecutionProvider:
             for cluster in filter(None, decisions.clusters):
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
-            forget(self.left)
-            self.left = leave(node for node in _unclaimed(decisions, candidates) if node.operator in self.definitions)
+            if self.definitions:
+                self._leave(_unclaimed(decisions, candidates))
             self._report(decisions)
+
+    def _leave(self, nodes: Iterable[Node]) -> None:
+        """Note what kernels of operators that packs define are not shown of these nodes."""
+        forget(self.left)
+        self.left = leave(node for node in nodes if node.operator in self.definitions)
 
     def _report(self, decisions: Decisions) -> None:
         if self.options.log_declined:

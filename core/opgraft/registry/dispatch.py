@@ -162,10 +162,10 @@ class Registry:
 
     def nobody(self, operator: str) -> tuple[Reason, ...]:
         """Why no handler of an operator is asked: none is there, or the policy holds all of them back."""
+        if operator in self.undefined:
+            return (Reason(None, self.undefined[operator].reason),)
         denials = {pack: self.policy.denial(operator, pack) for pack, _ in self.known_to(operator)}
         held_back = tuple(Reason(pack, denial) for pack, denial in denials.items() if denial)
-        if not held_back and operator in self.undefined:
-            return (Reason(None, self.undefined[operator].reason),)
         return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
 
     def _other_versions(self, node: Node, candidates: Sequence[Candidate]) -> tuple[Reason, ...]:
