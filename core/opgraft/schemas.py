@@ -53,10 +53,22 @@ def _operators_of_onnxruntime() -> frozenset[str]:
 
 def unknown_operators(model: onnx.ModelProto, registry: Registry) -> list[str]:
     """A line for each operator of a model that ONNX Runtime does not know, with what to do about it."""
+    defined = told(registry)
+    opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     functions = {_operator(function.domain, function.name) for function in model.functions}
-    known = functions | _operators_of_onnxruntime() | told(registry).keys()
-    unknown = dict.fromkeys(operator for operator in _operators(model.graph.node) if operator not in known)
-    return [_advice(operator, registry) for operator in unknown]
+    lines: list[str] = []
+    for operator in dict.fromkeys(_operators(model.graph.node)):
+        if operator in defined:
+            definition = defined[operator]
+            version = opsets.get(definition.domain, definition.since)
+            if version < definition.since:
+                lines.append(
+                    f"{operator} is there from version {definition.since} on (pack {definition.pack}), and the model "
+                    f"imports version {version} of {definition.domain}"
+                )
+        elif operator not in functions and operator not in _operators_of_onnxruntime():
+            lines.append(_advice(operator, registry))
+    return lines
 
 
 def _operators(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:

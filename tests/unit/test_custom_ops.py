@@ -528,6 +528,62 @@ def test_a_named_dimension_that_is_unknown_is_not_another(use: Use) -> None:
     assert types(on_ep(declared)) == [("tensor(float)", [3])]
 
 
+@BOTH
+def test_inputs_of_unknown_rank(use: Use, opened: Opened) -> None:
+    """ONNX Runtime shows them as scalars, and takes no type without a rank."""
+
+    @op("acme::Above", dtypes=FLOATS)
+    def above(X: Any, limit: Any) -> Any:
+        return limit < X
+
+    @op("acme::Added", dtypes=NUMBERS)
+    def added(*X: Any) -> Any:
+        return sum(X[1:], X[0])
+
+    above.schema(outputs={"Y": "bool"})
+    added.schema(outputs={"Y": "X"})
+    use(above, added, scale)
+    limit = np.array(1, np.float32)
+    for shape in (None, [3, 4]):
+        infos: dict[str, Info] = {"x0": (FLOAT, shape), "x1": (FLOAT, [])}
+        nodes = [
+            node("Added", ["x0", "x1"], ["a"]),
+            node("Scale", ["a"], ["b"], name="other"),
+            node("Above", ["b", "x1"], ["c"], name="third"),
+            helper.make_node("Cast", ["c"], ["d"], to=FLOAT),
+            helper.make_node("Softmax", ["d"], ["y0"], axis=1),
+        ]
+        made = opened(model(nodes, infos, {"y0": None}))
+        e = np.exp((2 * (X + limit) > limit).astype(np.float32))
+        np.testing.assert_allclose(run(made, X, limit)[0], e / e.sum(1, keepdims=True), rtol=1e-6)
+
+
+def test_no_inputs_at_all(use: Use) -> None:
+    @op("acme::Fill")
+    def fill(*, value: float = 1.5, count: int = 2) -> Any:
+        return mx.full((count,), value)
+
+    fill.schema()
+    use(fill)
+    for opened in (on_ep, on_cpu):
+        made = opened(one("Fill", count=3))
+        assert types(made) == [("tensor(float)", [3])]
+        np.testing.assert_array_equal(run(made)[0], [1.5] * 3)
+
+
+def test_in_a_function_of_the_model(use: Use) -> None:
+    use(scale)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("acme", 1)]
+    nodes = [node("Scale", ["x"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
+    function = helper.make_function("local", "Both", ["x"], ["y"], nodes, opsets)
+    info: Info = (FLOAT, ["N", 4])
+    proto = model([helper.make_node("Both", ["x0"], ["y0"], domain="local")], {"x0": info}, {"y0": info})
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    for opened in (on_ep, on_cpu):
+        np.testing.assert_array_equal(run(opened(proto), X)[0], np.maximum(2 * X, 0))
+
+
 # Versions
 
 
@@ -620,7 +676,8 @@ def test_an_attribute_that_the_schema_does_not_name_is_declined_where_it_is_seen
 
 def test_versions_that_no_handler_covers(use: Use) -> None:
     use(norm_3)
-    with pytest.raises(ModelError, match=r"acme:Norm\(-1\) is not a registered"):
+    message = r"acme:Norm\(-1\) is not a registered.*acme::Norm is there from version 3 on \(pack acme\), and the model"
+    with pytest.raises(ModelError, match=message):
         open_session(one("Norm", (FLOAT, [3, 4]), (INT64, []), version=2))
     use(norm_1)
     coverage = open_session(one("Norm", (FLOAT, [3, 4]), axis=1, version=2)).coverage

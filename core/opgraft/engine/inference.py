@@ -169,7 +169,8 @@ def _dimension(dim: Any) -> Dim:
 
 
 def _with_declared_types(node: Node, handler: Handler, schema: Schema, found: Sequence[Output]) -> Iterator[Output]:
-    names = [each.name for each in handler.signature.inputs]
+    signature = handler.signature
+    names = [each.name for each in (*signature.inputs, signature.variadic) if each is not None]
     for index in range(max(len(found), node.needed_outputs)):
         output = found[index] if index < len(found) else NOTHING
         parameter = schema.output(index)

@@ -300,7 +300,7 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         11  int32_t GetOutputCharacteristic(const OrtCustomOp *self, size_t index) = { return index < self->facts.outputs ? 1 : 2; }
         12  int32_t GetInputMemoryType(const OrtCustomOp *self, size_t index) = { (void)self; (void)index; return 0; }
         13  int GetVariadicInputMinArity(const OrtCustomOp *self) = { (void)self; return 0; }
-        14  int GetVariadicInputHomogeneity(const OrtCustomOp *self) = { (void)self; return 0; }
+        14  int GetVariadicInputHomogeneity(const OrtCustomOp *self) = { return self->facts.homogeneous; }
         15  int GetVariadicOutputMinArity(const OrtCustomOp *self) = { (void)self; return 0; }
         16  int GetVariadicOutputHomogeneity(const OrtCustomOp *self) = { (void)self; return 0; }
         17  OrtStatus *CreateKernelV2(const OrtCustomOp *self, const OrtApi *api, const OrtKernelInfo *info, void **kernel)

@@ -55,6 +55,7 @@ typedef struct {
     size_t inputs;
     int32_t *input_types;
     int32_t *characteristics;
+    bool homogeneous;
     size_t outputs;
     int32_t *output_types;
 } OpFacts;

@@ -67,17 +67,18 @@ def _to_tell(node: Node, definition: Definition) -> list[Output | None]:
 
 def _supposed_types(node: Node, definition: Definition) -> Sequence[str | None]:
     """The element types that ONNX Runtime supposes of the outputs that a node must have: those that it was told of the
-    operator, and for the others that of the last input which may be of several. Where that is variadic, none."""
+    operator, and for the others that of the last input which may be of several; none where the inputs end with variadic
+    ones of different types."""
     dtype: str | None = None
-    variadic = False
+    mixed = False
     for index, value in enumerate(node.inputs):
         if value is None:
             continue
         parameter = definition.inputs[min(index, len(definition.inputs) - 1)]
-        variadic = parameter.variadic
-        if not variadic and parameter.dtype is None:
+        mixed = parameter.variadic and not parameter.homogeneous
+        if not mixed and parameter.dtype is None:
             dtype = value.dtype
-    return [each or (None if variadic else dtype) for each in definition.output_types]
+    return [each or (None if mixed else dtype) for each in definition.output_types]
 
 
 def _node_of(context: Any, definition: Definition) -> Node:

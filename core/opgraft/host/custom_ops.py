@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from opgraft.errors import ContractError, RegistryError
+from opgraft.errors import OpgraftError, RegistryError
 from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph.element_types import ORT_OF_NAME
 from opgraft.host import CUSTOM_OPS_ENTRY
@@ -18,7 +18,7 @@ from opgraft.host.custom_inference import tell_outputs
 from opgraft.host.custom_kernel import Kernel
 from opgraft.host.key_values import config_entries
 from opgraft.host.logger import Logger
-from opgraft.host.status import OK, OrtError, callback, check
+from opgraft.host.status import OK, callback, check
 from opgraft.registry import Definition, Parameter, Registry, load_registry
 from opgraft.schemas import left_out, told
 
@@ -47,6 +47,7 @@ class CustomOp:
         )
         facts.name, facts.input_types, facts.characteristics, facts.output_types = self._kept
         facts.inputs, facts.outputs, facts.since = len(inputs), len(outputs), definition.since
+        facts.homogeneous = any(each.homogeneous for each in inputs)
         CustomOp.live[self.pointer] = self
 
 
@@ -110,8 +111,8 @@ def _warn(message: str) -> None:
 def _infer_output_shape(this: Any, context: Any) -> Any:
     try:
         tell_outputs(context, CustomOp.live[this].definition)
-    except (ContractError, OrtError) as error:  # ONNX Runtime takes no notice of an error here
-        _warn(f"opgraft: {error}")
+    except Exception as error:  # ONNX Runtime takes no notice of a status here
+        _warn(f"opgraft: {error}" if isinstance(error, OpgraftError) else f"opgraft: {type(error).__name__}: {error}")
     return OK
 
 

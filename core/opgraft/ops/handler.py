@@ -230,7 +230,9 @@ class Handler:
                 names or None, or which is None itself; an absent input is None) and those of the attributes that it
                 names as keywords. It returns one of them, or an `Output`, or a tuple of these, in ONNX order.
             outputs: the outputs by name, `"mask?"` where it is optional, `"parts..."` where it is variadic; or a
-                mapping from them to an element type, or to the name of the input that has the same.
+                mapping from them to an element type, or to the name of the input that has the same. Say it where inputs
+                may be of unknown rank and an output is of another type than the last input: ONNX Runtime takes no
+                inferred type without a rank.
 
         Raises:
             ContractError: the kind of an attribute cannot be told, or the declaration contradicts itself.
@@ -250,7 +252,7 @@ class Handler:
         if inference is not None:
             check_inference(inference, len(signature.inputs), signature.variadic is not None)
         return Schema(
-            outputs_of_declaration(outputs, [each.name for each in signature.inputs]),
+            outputs_of_declaration(outputs, [each.name for each in (*signature.inputs, signature.variadic) if each]),
             kinds_of(self.function, defaults),
             inference,
         )

@@ -10,7 +10,7 @@ from typing import Final
 from opgraft.graph import Graph, Node
 from opgraft.graph.element_types import ANY, COMPLEX
 from opgraft.ops.handler import Handler
-from opgraft.ops.schema import AttributeKind
+from opgraft.ops.schema import AttributeKind, Schema
 from opgraft.registry.packs import Pack
 from opgraft.registry.policy import Policy
 
@@ -23,12 +23,18 @@ UNKNOWN_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One input of a defined operator as ONNX Runtime is told of it; `dtype` where it is of one element type only."""
+    """One input of a defined operator as ONNX Runtime is told of it.
+
+    Attributes:
+        dtype: its element type, where there is but one.
+        homogeneous: of a variadic one, whether all that it stands for are of the same type.
+    """
 
     name: str
     required: bool
     variadic: bool = False
     dtype: str | None = None
+    homogeneous: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +70,11 @@ class Definition:
         fixed = tuple(self._parameter(index) for index in range(count))
         variadic = [handler.signature.variadic for handler in self.handlers]
         names = [each.name for each in variadic if each is not None]
-        return fixed + tuple(Parameter(name, required=False, variadic=True) for name in names[:1])
+        # An output can be declared to be of the type of a variadic input only where that is one type.
+        homogeneous = any(output.dtype in names for schema in self._schemas for output in schema.outputs)
+        return fixed + tuple(
+            Parameter(name, required=False, variadic=True, homogeneous=homogeneous) for name in names[:1]
+        )
 
     def _parameter(self, index: int) -> Parameter:
         given = [handler.signature.input(index) for handler in self.handlers]
@@ -76,19 +86,17 @@ class Definition:
     @cached_property
     def output_types(self) -> tuple[str | None, ...]:
         """For each output that every node has, the element type, where that is declared."""
-        schemas = [handler.definition for handler in self.handlers if handler.definition is not None]
-        count = min(schema.required_outputs for schema in schemas)
-        return tuple(_only({schema.outputs[index].dtype for schema in schemas}) for index in range(count))
+        count = min(schema.required_outputs for schema in self._schemas)
+        return tuple(_only({schema.outputs[index].dtype for schema in self._schemas}) for index in range(count))
 
     @cached_property
     def attribute_kinds(self) -> dict[str, AttributeKind]:
         """The attributes that some handler has."""
-        return {
-            name: kind
-            for handler in reversed(self.handlers)
-            if handler.definition is not None
-            for name, kind in handler.definition.kinds.items()
-        }
+        return {name: kind for schema in reversed(self._schemas) for name, kind in schema.kinds.items()}
+
+    @property
+    def _schemas(self) -> list[Schema]:
+        return [handler.definition for handler in self.handlers if handler.definition is not None]
 
     @cached_property
     def versions(self) -> tuple[int, ...]:
