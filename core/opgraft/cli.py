@@ -168,10 +168,14 @@ def packs(registry: str | None) -> None:
     from opgraft.registry import installed_packs, load_registry
     from opgraft.reporting.packs import summaries_of_packs
     from opgraft.reporting.terminal import render_packs
+    from opgraft.schemas import left_out
 
     chosen = load_registry(registry)
     out = console()
     out.print(render_packs(summaries_of_packs(chosen, installed_packs())))
+    for each in left_out(chosen).values():
+        packs_of_it = ", ".join(each.packs)
+        out.print(Text(printable(f"left out: {each.operator}, which {packs_of_it} would define: {each.reason}")))
     out.print(Text(f"registry: {chosen.policy.source}"))
 
 

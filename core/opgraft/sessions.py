@@ -11,17 +11,18 @@ import numpy as np
 import onnx
 
 from opgraft.claims import decide
-from opgraft.engine import VerifiedRegistry
+from opgraft.engine import VerifiedRegistry, read_model
 from opgraft.errors import ModelError, OptionError
 from opgraft.graph import Array
 from opgraft.graph.element_types import STORAGE
-from opgraft.graph.onnx_source import graph_of_model, load_model
-from opgraft.host import EP_NAME, observed, register
+from opgraft.graph.onnx_source import load_model
+from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, library_path, observed, register
 from opgraft.host.devices import default_device
 from opgraft.host.options import parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
-from opgraft.registry import load_registry
+from opgraft.registry import Registry, load_registry
 from opgraft.reporting import Coverage, coverage_of
+from opgraft.schemas import told, unknown_operators
 
 Model = str | Path | bytes | onnx.ModelProto
 
@@ -56,6 +57,7 @@ def options_with_provider(provider_options: Mapping[str, str] | None = None) -> 
     options = onnxruntime.SessionOptions()
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
     options.add_provider_for_devices(devices, dict(provider_options or {}))
+    options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")
     return options
 
 
@@ -76,7 +78,7 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
         with observed(lambda decisions: decisions) as seen:
             session = onnxruntime.InferenceSession(_source(model), options)
     except Exception as error:
-        raise _refusal(model, error) from error
+        raise _refusal(model, error, load_registry()) from error
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
@@ -95,25 +97,17 @@ def survey(model: Model, provider_options: Mapping[str, str] | None = None) -> C
 
 
 def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) -> Coverage:
-    folder: str | Path = "."
-    if isinstance(model, str | Path):
-        proto, folder = load_model(model), Path(model).parent
-    elif isinstance(model, bytes):
-        try:
-            proto = onnx.load_model_from_string(model)
-        except Exception as error:
-            raise ModelError(f"not an ONNX model, or cut short ({error})") from error
-    else:
-        proto = model
+    folder = Path(model).parent if isinstance(model, str | Path) else "."
     options = parse_options(provider_options)
     device = default_device() if options.device == "auto" else options.device
-    registry = VerifiedRegistry(load_registry(options.registry), device)
-    decisions = decide(graph_of_model(proto, folder), registry, device=device)
+    registry = load_registry(options.registry)
+    graph = read_model(_proto(model), told(registry), folder)
+    decisions = decide(graph, VerifiedRegistry(registry, device), device=device)
     return coverage_of([decisions], model=model_name(model), source="file", note=note)
 
 
 def open_cpu_session(model: Model) -> Any:
-    """A session of a model on ONNX Runtime's CPU execution provider alone.
+    """A session of a model on ONNX Runtime's CPU execution provider alone; operators that packs define run there too.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -122,10 +116,11 @@ def open_cpu_session(model: Model) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
+    options.register_custom_ops_library(library_path())
     try:
         return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise _refusal(model, error) from error
+        raise _refusal(model, error, load_registry()) from error
 
 
 def model_name(model: Model) -> str:
@@ -206,5 +201,24 @@ def _source(model: Model) -> str | bytes:
     return model if isinstance(model, bytes) else str(model)
 
 
-def _refusal(model: Model, error: Exception) -> ModelError:
-    return ModelError(f"{model_name(model)}: onnxruntime cannot load it: {' '.join(str(error).split())}")
+def _refusal(model: Model, error: Exception, registry: Registry) -> ModelError:
+    """What ONNX Runtime says, and what it does not know: which packs would have to define which operators."""
+    said = " ".join(str(error).split())
+    advice = unknown_operators(_proto(model), registry)
+    return ModelError("; ".join([f"{model_name(model)}: onnxruntime cannot load it: {said}", *advice]))
+
+
+def _proto(model: Model) -> onnx.ModelProto:
+    """A model as a file gives it.
+
+    Raises:
+        ModelError: it is no ONNX model.
+    """
+    if isinstance(model, str | Path):
+        return load_model(model)
+    if isinstance(model, onnx.ModelProto):
+        return model
+    try:
+        return onnx.load_model_from_string(model)
+    except Exception as error:
+        raise ModelError(f"not an ONNX model, or cut short ({error})") from error

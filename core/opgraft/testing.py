@@ -19,11 +19,11 @@ from onnx.reference import ReferenceEvaluator
 from opgraft import ort_values
 from opgraft.claims import Decisions, decide
 from opgraft.drawing import Drawing, InputForm, dtypes_by_input
-from opgraft.engine import Program, VerifiedRegistry
+from opgraft.engine import Program, VerifiedRegistry, read_model
 from opgraft.errors import ContractError, ModelError
 from opgraft.graph import ONNX_DOMAIN, Array, Graph, Value
 from opgraft.graph.element_types import ANY, HELD_AS, NAME_OF_ONNX, ONNX_OF_NAME
-from opgraft.graph.onnx_source import graph_of_model, storage_form
+from opgraft.graph.onnx_source import storage_form
 from opgraft.ops import Handler
 from opgraft.ops.arrays import element_type, host_from_storage, to_host
 from opgraft.plan import build_plan
@@ -105,7 +105,9 @@ def with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def decisions_for(model: onnx.ModelProto, registry: Registry | None = None, device: str = "cpu") -> Decisions:
     """What opgraft decides about each node of a model, every claim verified."""
-    return decide(graph_of_model(model), VerifiedRegistry(registry or load_registry(), device), device=device)
+    registry = registry or load_registry()
+    graph = read_model(model, registry.definitions)
+    return decide(graph, VerifiedRegistry(registry, device), device=device)
 
 
 def run_model(
@@ -119,9 +121,10 @@ def run_model(
         ModelError: `inputs` lacks one of the model's.
         ContractError: an output is of another element type than the model says.
     """
-    graph = graph_of_model(model)
+    registry = registry or load_registry()
+    graph = read_model(model, registry.definitions)
     plan = build_plan(graph)
-    program = Program(plan, registry or load_registry(), device)
+    program = Program(plan, registry, device)
     outputs = program.run([_given(graph, inputs, value) for value in plan.inputs])
     for value, output in zip(plan.output_values, outputs, strict=True):
         found = element_type(output)
@@ -327,7 +330,7 @@ def check_over(
             f"check_node({name!r}, {', '.join(map(repr, inputs))}, {', '.join(f'{k}={v!r}' for k, v in form.items())})"
         )
         proto = node_model(name, inputs, **form)
-        (decision,) = decide(graph_of_model(proto), registry, device=device).decisions
+        (decision,) = decide(read_model(proto, registry.definitions), registry, device=device).decisions
         verified = decisions_for(proto, registry, device).decisions[0]
         reasons = "; ".join(map(str, verified.reasons))
         assert verified.claimed or reasons, f"{name} is declined without a reason"

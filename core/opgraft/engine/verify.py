@@ -62,10 +62,10 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
     for size in STAND_IN_SIZES[:1] if exact else STAND_IN_SIZES:
         try:
             with lane(device):
-                inputs = _stand_ins(node, candidate, size)
+                inputs = stand_ins(node, candidate, size)
                 if inputs is None:
                     return None
-                outputs = _translate(node, candidate, inputs, device)
+                outputs = translated(node, candidate, inputs, device)
                 mismatch = next(_mismatches(node, outputs, exact), None)
                 return None if mismatch is None else Reason(candidate.pack, mismatch, fault=True)
         except KeyboardInterrupt:
@@ -80,7 +80,11 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
     return next(iter(failures.values()))
 
 
-def _stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
+def stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
+    """Arrays of zeros in place of a node's inputs, `size` where a dimension is unknown; of a `Host` input its elements.
+
+    None where an input has no known type or rank, or is `Host` and not constant.
+    """
     inputs: list[Any] = []
     for index, value in enumerate(node.inputs):
         if value is None:
@@ -98,7 +102,8 @@ def _stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
     return inputs
 
 
-def _translate(node: Node, candidate: Candidate, inputs: list[Any], device: str) -> Sequence[Any]:
+def translated(node: Node, candidate: Candidate, inputs: list[Any], device: str) -> Sequence[Any]:
+    """What the translator gives for a node, from stand-in inputs: arrays that nobody computes."""
     context = Context(
         node,
         inputs,

@@ -16,6 +16,7 @@ from opgraft.graph import Node, UnreadableAttribute, normalized_domain
 from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
+from opgraft.ops.schema import Outputs, Schema, check_inference, kinds_of, outputs_of_declaration
 from opgraft.ops.tensors import Tensors
 
 
@@ -34,6 +35,9 @@ Anywhere: TypeAlias = Annotated[Any, Place.ANYWHERE]
 """Marks an input that arrives as it is held, an MLX or a NumPy array: for ops that look at shapes or hand values on."""
 
 _REQUIRED: Any = inspect.Parameter.empty
+
+HIGHEST_VERSION = 1000
+"""ONNX Runtime takes no operator of a later version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +106,13 @@ class Signature:
             name: value for name, value in node.attributes.items() if name in self.attributes or self.extra_attributes
         }
 
-    def declines(self, node: Node) -> Iterator[str]:
-        """Each way in which `node` asks for what this signature does not take."""
+    def type_declines(self, node: Node) -> Iterator[str]:
+        """Each way in which the types of a node's inputs and outputs are not those that this signature takes."""
         for index, value in enumerate(node.inputs):
             parameter = self.input(index)
-            if parameter is None:
-                yield f"input {index} is not supported (at most {len(self.inputs)} inputs are)"
-            elif value is None:
-                if parameter.required:
-                    yield f"input {parameter.name} is required, and absent"
-            elif not any(map(value.may_be, parameter.kinds)):
+            if parameter is None or value is None:
+                continue
+            if not any(map(value.may_be, parameter.kinds)):
                 taken = " and ".join(f"{kind}s" for kind in sorted(parameter.kinds))
                 yield f"input {parameter.name} is a {value.kind}; only {taken} are supported"
             elif value.dtype is not None and value.dtype not in parameter.dtypes:
@@ -121,6 +122,15 @@ class Signature:
                 yield f"element type {value.dtype} of output {value.name!r} is not supported"
             if value is not None and value.kind == "sequence" and not self.gives_sequences:
                 yield f"output {value.name!r} is a sequence; only tensors are supported"
+
+    def form_declines(self, node: Node) -> Iterator[str]:
+        """Each way in which its inputs and attributes are not those of this signature."""
+        for index, value in enumerate(node.inputs):
+            parameter = self.input(index)
+            if parameter is None:
+                yield f"input {index} is not supported (at most {len(self.inputs)} inputs are)"
+            elif value is None and parameter.required:
+                yield f"input {parameter.name} is required, and absent"
         for parameter in self.inputs[len(node.inputs) :]:
             if parameter.required:
                 yield f"input {parameter.name} is required, and absent"
@@ -152,6 +162,7 @@ class Handler:
         since, until: the operator versions it covers (`until` None: no upper bound).
         function: the translator.
         host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
+        definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
 
     def __init__(
@@ -172,6 +183,7 @@ class Handler:
         self.operators = (self.operator,)
         self.function = function
         self.host_form: HostForm | None = None
+        self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
         self._conditions: list[Callable[[Node], object]] = []
         self.__doc__ = function.__doc__
@@ -192,6 +204,10 @@ class Handler:
     def versions(self) -> str:
         """The operator versions covered, as text: '7-', '1-12', '9'."""
         return str(self.since) if self.since == self.until else f"{self.since}-{self.until or ''}"
+
+    def covers(self, version: int) -> bool:
+        """True where the operator's `version` is one that the handler speaks of at all."""
+        return self.since <= version and (self.until is None or version <= self.until)
 
     def condition(self, predicate: Callable[[Node], object]) -> Callable[[Node], object]:
         """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline.
@@ -214,11 +230,50 @@ class Handler:
         self.host_form = HostForm(function, expands, _takes_context(function))
         return function
 
+    def schema(self, inference: Callable[..., Any] | None = None, *, outputs: Outputs = ("Y",)) -> Any:
+        """Say that the operator is the pack's own: ONNX Runtime has no schema of it, and learns this one.
+
+        As a decorator, it gives the inference of element types and shapes. `handler.schema()` alone will do where the
+        translator can find them by itself, on stand-in inputs: where no input is `Host`, and no element type one that
+        MLX lacks.
+
+        Args:
+            inference: takes the inputs as `Value`s (what counts is `dtype` and `shape`, whose dimensions are numbers,
+                names or None, or which is None itself; an absent input is None) and those of the attributes that it
+                names as keywords. It returns one of them, or an `Output`, or a tuple of these, in ONNX order.
+            outputs: the outputs by name, `"mask?"` where it is optional, `"parts..."` where it is variadic; or a
+                mapping from them to an element type, or to the name of the input that has the same. Say it where inputs
+                may be of unknown rank and an output is of another type than the last input: ONNX Runtime takes no
+                inferred type without a rank.
+
+        Raises:
+            ContractError: the kind of an attribute cannot be told, or the declaration contradicts itself.
+        """
+        self.definition = self._definition(inference, outputs)
+        if inference is None:
+            return lambda given: self.schema(given, outputs=outputs)
+        return inference
+
+    def _definition(self, inference: Callable[..., Any] | None, outputs: Outputs) -> Schema:
+        signature = self.signature
+        if signature.extra_attributes or any(sign in self.operator for sign in "*?["):
+            raise ContractError(f"{_name(self.function)}: a schema is of one operator, and names all of its attributes")
+        if not 1 <= self.since <= HIGHEST_VERSION:
+            raise ContractError(f"{_name(self.function)}: a schema's first version is from 1 to {HIGHEST_VERSION}")
+        defaults = {name: None if each is _REQUIRED else each for name, each in signature.attributes.items()}
+        if inference is not None:
+            check_inference(inference, len(signature.inputs), signature.variadic is not None)
+        return Schema(
+            outputs_of_declaration(outputs, [each.name for each in (*signature.inputs, signature.variadic) if each]),
+            kinds_of(self.function, defaults),
+            inference,
+        )
+
     def reason(self, node: Node) -> str | None:
         """Why this handler does not take `node`, or None where it does."""
-        if node.since_version < self.since or (self.until is not None and node.since_version > self.until):
+        if not self.covers(node.since_version):
             return f"version {node.since_version} of the operator is not supported (versions {self.versions} are)"
-        refusal = next(self.signature.declines(node), None)
+        refusal = next(self.declines(node), None)
         if refusal is not None:
             return refusal
         try:
@@ -228,6 +283,17 @@ class Handler:
         except Decline as decline:
             return str(decline)
         return None
+
+    def declines(self, node: Node) -> Iterator[str]:
+        """Each way in which `node` asks for what the signature and the schema do not have."""
+        yield from self.signature.type_declines(node)
+        yield from self.form_declines(node)
+
+    def form_declines(self, node: Node) -> Iterator[str]:
+        """Those ways that are about which inputs, outputs and attributes there are."""
+        yield from self.signature.form_declines(node)
+        if self.definition is not None:
+            yield from self.definition.declines(node)
 
     @hookimpl
     def claim(self, node: Node) -> bool | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from opgraft.errors import text_of
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
+from opgraft.registry.definitions import definitions_of
 from opgraft.registry.packs import OpPlugin, Pack, hooks_of
 from opgraft.registry.policy import Policy
 
@@ -63,9 +64,7 @@ class Candidate:
     def covers(self, version: int) -> bool:
         """True where the operator's `version` is one that the handler speaks of at all."""
         handler = self.handler
-        if not isinstance(handler, Handler):
-            return True
-        return handler.since <= version and (handler.until is None or version <= handler.until)
+        return not isinstance(handler, Handler) or handler.covers(version)
 
     @property
     def host_form(self) -> HostForm | None:
@@ -108,11 +107,17 @@ class Claimer(Protocol):
 
 
 class Registry:
-    """The packs in use under one policy."""
+    """The packs in use under one policy.
+
+    Attributes:
+        definitions: the operators that packs define, by `domain::OpType`.
+        undefined: those that a pack defines and that are left out, with the reason.
+    """
 
     def __init__(self, packs: Sequence[Pack], policy: Policy) -> None:
         self.packs = tuple(packs)
         self.policy = policy
+        self.definitions, self.undefined = definitions_of(self.packs, policy)
         self._operators: dict[str, tuple[Candidate, ...]] = {}
         self._exact: dict[str, list[tuple[str, OpPlugin]]] = {}
         self._patterns: list[tuple[str, str, OpPlugin]] = []
@@ -168,6 +173,8 @@ class Registry:
 
     def nobody(self, operator: str) -> tuple[Reason, ...]:
         """Why no handler of an operator is asked: none is there, or the policy holds all of them back."""
+        if operator in self.undefined:
+            return (Reason(None, self.undefined[operator].reason),)
         denials = {pack: self.policy.denial(operator, pack) for pack, _ in self.known_to(operator)}
         held_back = tuple(Reason(pack, denial) for pack, denial in denials.items() if denial)
         return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
@@ -184,7 +191,9 @@ class Registry:
         order = self.policy.order([pack.name for pack in self.packs], operator)
         asked: list[tuple[str, OpPlugin]] = []
         for pack, plugin in sorted(known, key=lambda entry: order.index(entry[0]) if entry[0] in order else -1):
-            if pack in order and all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
+            if pack not in order or self._is_of_another(operator, pack, plugin):
+                continue
+            if all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
                 asked.append((pack, plugin))
         wrappers = [(pack, plugin) for pack, plugin in asked if only_wraps(plugin)]
         return tuple(
@@ -192,6 +201,14 @@ class Registry:
             for pack, plugin in asked
             if all(plugin is not each for _, each in wrappers)
         )
+
+    def _is_of_another(self, operator: str, pack: str, plugin: OpPlugin) -> bool:
+        """True for a handler of a defined operator whose own definition is not the one that counts: what it handles
+        has the name of that operator, and is another."""
+        if not isinstance(plugin, Handler) or plugin.definition is None:
+            return False
+        definition = self.definitions.get(operator)
+        return definition is None or definition.pack != pack
 
 
 def _refusals(
