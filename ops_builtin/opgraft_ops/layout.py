@@ -101,6 +101,9 @@ def _slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any)
     """The index that ONNX's Slice means, with the bounds clamped to the dimensions."""
     axes = all_counted(range(len(starts)) if axes is None else axes, len(shape))
     steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        counts = f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
+        raise ValueError(f"{counts} do not go together")
     index = [slice(None)] * len(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         index[axis] = _slice(shape[axis], int(start), int(end), int(step))

@@ -113,7 +113,7 @@ def constant(ctx, *, value=None, value_int=None, value_ints=None, value_float=No
 @op("ConstantOfShape", dtypes=HELD)
 def constant_of_shape(ctx, input: Host, *, value=None):
     """An array of shape `input` whose elements are all `value`, a float32 zero by default. ONNX ConstantOfShape-25."""
-    value = np.zeros(1, np.float32) if value is None else value
+    value = np.zeros((), np.float32) if value is None else value.reshape(())
     sizes = [int(each) for each in input]
     if _makes_bfloat16(ctx):
         return mx.full(sizes, device_from_storage(value, "bfloat16"))
