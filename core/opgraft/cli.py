@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 import platform
 import sys
 import zipfile
@@ -83,6 +84,10 @@ class ProviderOption(click.ParamType):  # type: ignore[type-arg]
 
 registry_option = click.option("--registry", type=click.Path(), help="The registry.yaml to use.")
 
+pack_option = click.option(
+    "--pack", "packs", multiple=True, help="An op pack to turn on that does nothing unasked; may be repeated."
+)
+
 provider_option = click.option(
     "--option", "-o", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu."
 )
@@ -117,6 +122,7 @@ def demo(options: tuple[tuple[str, str], ...]) -> None:
 @click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How often to run, for the time.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with the CPU EP.")
+@pack_option
 @provider_option
 def run(
     model: Path,
@@ -125,9 +131,11 @@ def run(
     output: Path | None,
     runs: int,
     compare: bool,
+    packs: tuple[str, ...],
     options: tuple[tuple[str, str], ...],
 ) -> None:
     """Run MODEL on the EP, with random inputs unless --inputs gives them."""
+    _turn_on(packs, dict(options).get("registry"))
     results = _run_model(model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs, compare=compare)
     if output is not None:
         try:
@@ -174,10 +182,14 @@ def packs(registry: str | None) -> None:
     from opgraft.registry import installed_packs, load_registry
     from opgraft.reporting.packs import summaries_of_packs
     from opgraft.reporting.terminal import render_packs
+    from opgraft.schemas import left_out
 
     chosen = load_registry(registry)
     out = console()
     out.print(render_packs(summaries_of_packs(chosen, installed_packs())))
+    for each in left_out(chosen).values():
+        packs_of_it = ", ".join(each.packs)
+        out.print(Text(printable(f"left out: {each.operator}, which {packs_of_it} would define: {each.reason}")))
     out.print(Text(f"registry: {chosen.policy.source}"))
 
 
@@ -206,10 +218,48 @@ def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
     console().print(render_handlers(found))
 
 
+def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
+    """Tell packs that they are asked for by name. They look when they are loaded, and so before anything loads them.
+
+    Raises:
+        UsageError: there is no such pack.
+        ModelError: the registry file keeps it out, or it cannot be loaded.
+    """
+    from opgraft.registry import PACKS_VARIABLE, installed_packs, load_registry
+
+    if not names:
+        return
+    asked = [*filter(None, os.environ.get(PACKS_VARIABLE, "").split(",")), *names]
+    os.environ[PACKS_VARIABLE] = ",".join(dict.fromkeys(asked))
+    policy = load_registry(registry).policy
+    found = {pack.name: pack for pack in installed_packs()}
+    for name in names:
+        if name not in found:
+            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(found)}")
+        problem = found[name].error or policy.denial("", name)
+        if problem:
+            raise ModelError(f"the pack {name} cannot be used: {problem}")
+
+
 def _suggestion(operator: str, registry: Any) -> str:
     by_plain_name = {name.rpartition("::")[2].lower(): name for name in registry.operators}
     close = difflib.get_close_matches(operator.rpartition("::")[2].lower(), list(by_plain_name), 1)
     return f" (did you mean {by_plain_name[close[0]]}?)" if close else ""
+
+
+@main.command("new-pack", cls=_Command)
+@click.argument("name")
+@click.option("--op", "operators", multiple=True, required=True, help="An operator, as in acme::Mish; may be repeated.")
+@click.option("--into", type=click.Path(path_type=Path), default=Path("."), help="The folder to write NAME/ in.")
+def new_pack(name: str, operators: tuple[str, ...], into: Path) -> None:
+    """Write an op pack NAME that can be installed, with a handler for each --op and a test that passes."""
+    from opgraft.scaffold import draft_pack, write_pack
+
+    folder = into / name
+    out = console()
+    for path in write_pack(draft_pack(name, operators), folder):
+        out.print(Text(printable(str(path))))
+    out.print(Text(printable(f'Next: cd {folder} && pip install -e ".[test]" && pytest')))
 
 
 @main.command("library-path")

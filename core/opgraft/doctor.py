@@ -73,6 +73,10 @@ def _registry() -> str:
             raise RuntimeError(
                 f"{registry.policy.source}: the rule {pattern!r} matches no operator of an installed pack"
             )
+    from opgraft.schemas import left_out
+
+    if out := left_out(registry):
+        raise RuntimeError("; ".join(f"{operator} is left out: {each.reason}" for operator, each in out.items()))
     return registry.policy.source
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 
 from opgraft.claims import Decisions, decide
-from opgraft.engine import VerifiedRegistry
+from opgraft.engine import VerifiedRegistry, read_model
 from opgraft.errors import ModelError, OptionError
 from opgraft.graph import Array, Graph
 from opgraft.graph.element_types import STORAGE
-from opgraft.graph.onnx_source import graph_of_model, load_model
-from opgraft.host import EP_NAME, observed, register
+from opgraft.graph.onnx_source import load_model
+from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, library_path, observed, register
 from opgraft.host.devices import default_device
 from opgraft.host.options import Options, parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
@@ -24,6 +24,7 @@ from opgraft.registry import Registry, installed_packs, load_registry
 from opgraft.reporting import Coverage, Report, coverage_of, report_of
 from opgraft.reporting.observation import Observation, Observer
 from opgraft.reporting.report import Setting
+from opgraft.schemas import told, unknown_operators
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ def options_with_provider(provider_options: Mapping[str, str] | None = None) -> 
     options = onnxruntime.SessionOptions()
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
     options.add_provider_for_devices(devices, dict(provider_options or {}))
+    options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")
     return options
 
 
@@ -166,24 +168,14 @@ def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]
         with observed(look) as seen:
             return onnxruntime.InferenceSession(_source(model), options), seen
     except Exception as error:
-        raise _refusal(model, error) from error
+        raise _refusal(model, error, load_registry()) from error
 
 
 def _decided_from_file(model: Model, asked: Options, registry: Registry) -> Decisions:
     folder = Path(model).parent if isinstance(model, str | Path) else Path()
     device = _device(asked)
-    return decide(graph_of_model(_proto(model), folder), VerifiedRegistry(registry, device), device=device)
-
-
-def _proto(model: Model) -> onnx.ModelProto:
-    if isinstance(model, str | Path):
-        return load_model(model)
-    if not isinstance(model, bytes):
-        return model
-    try:
-        return onnx.load_model_from_string(model)
-    except Exception as error:
-        raise ModelError(f"not an ONNX model, or cut short ({error})") from error
+    graph = read_model(_proto(model), told(registry), folder)
+    return decide(graph, VerifiedRegistry(registry, device), device=device)
 
 
 def _device(asked: Options) -> str:
@@ -195,7 +187,7 @@ _EMPTY = Graph("", (), (), (), {}, {})
 
 
 def open_cpu_session(model: Model) -> Any:
-    """A session of a model on ONNX Runtime's CPU execution provider alone.
+    """A session of a model on ONNX Runtime's CPU execution provider alone; operators that packs define run there too.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -204,10 +196,11 @@ def open_cpu_session(model: Model) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
+    options.register_custom_ops_library(library_path())
     try:
         return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise _refusal(model, error) from error
+        raise _refusal(model, error, load_registry()) from error
 
 
 def model_name(model: Model) -> str:
@@ -288,5 +281,24 @@ def _source(model: Model) -> str | bytes:
     return model if isinstance(model, bytes) else str(model)
 
 
-def _refusal(model: Model, error: Exception) -> ModelError:
-    return ModelError(f"{model_name(model)}: onnxruntime cannot load it: {' '.join(str(error).split())}")
+def _refusal(model: Model, error: Exception, registry: Registry) -> ModelError:
+    """What ONNX Runtime says, and what it does not know: which packs would have to define which operators."""
+    said = " ".join(str(error).split())
+    advice = unknown_operators(_proto(model), registry)
+    return ModelError("; ".join([f"{model_name(model)}: onnxruntime cannot load it: {said}", *advice]))
+
+
+def _proto(model: Model) -> onnx.ModelProto:
+    """A model as a file gives it.
+
+    Raises:
+        ModelError: it is no ONNX model.
+    """
+    if isinstance(model, str | Path):
+        return load_model(model)
+    if isinstance(model, onnx.ModelProto):
+        return model
+    try:
+        return onnx.load_model_from_string(model)
+    except Exception as error:
+        raise ModelError(f"not an ONNX model, or cut short ({error})") from error

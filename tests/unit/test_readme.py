@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 from packaging.version import Version
 
+import opgraft.registry
 from opgraft.ops import Handler
-from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.registry import Pack, Registry, installed_packs, parse_policy
 from opgraft.testing import check_node
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -47,6 +48,33 @@ def test_the_longer_handlers() -> None:
     data = np.arange(12, dtype=np.float32).reshape(3, 4)
     check_node("Gather", data, np.array([2, 0]), axis=1, registry=registry)
     check_node("Expand", data, np.array([2, 1, 4]), registry=registry)
+
+
+def test_operators_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    packs = (*installed_packs(), Pack("acme", plugins=handlers(block('@op("acme::Mish"'))))
+    monkeypatch.setattr(opgraft.registry, "installed_packs", lambda: packs)
+    opgraft.registry._load.cache_clear()
+    try:
+        x = np.array([[-1, 0, 2], [3, 4, 5]], np.float32)
+        model = helper.make_model(
+            helper.make_graph(
+                [
+                    helper.make_node("Mish", ["x"], ["a"], domain="acme", alpha=2.0),
+                    helper.make_node("Neg", ["a"], ["y"]),
+                ],
+                "g",
+                [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+                [helper.make_empty_tensor_value_info("y")],
+            ),
+            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("acme", 1)],
+            ir_version=10,
+        )
+        session = onnxruntime.InferenceSession(model.SerializeToString(), opgraft.session_options())
+        expected = -x * np.tanh(np.log1p(np.exp(2 * x)))
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
+        assert opgraft.report(model).percentage == 100
+    finally:
+        opgraft.registry._load.cache_clear()
 
 
 @pytest.mark.skipif(Version(onnxruntime.__version__) < Version("1.25"), reason="knows no plugin EP by name, as it says")

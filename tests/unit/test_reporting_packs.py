@@ -71,7 +71,7 @@ def test_what_a_pack_overrides_and_wraps() -> None:
     )
     assert (plain.operators, plain.overrides, plain.wraps) == (("ai.onnx::Exp", "ai.onnx::Tile"), (), ())
     assert (broken.name, broken.state) == ("broken", "left out: ImportError: no")
-    assert (watcher.state, watcher.wraps) == ("not asked: my.yaml disables the pack watcher", ("ai.onnx::E*",))
+    assert (watcher.state, watcher.wraps) == ("disabled: my.yaml disables the pack watcher", ("ai.onnx::E*",))
 
 
 def test_what_the_registry_file_holds_back() -> None:

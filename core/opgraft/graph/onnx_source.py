@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ from google.protobuf.message import Error as ProtobufError
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
 from opgraft.errors import ModelError
-from opgraft.graph.element_types import NAME_OF_ONNX, PACKED, STORAGE
+from opgraft.graph.element_types import NAME_OF_ONNX, ONNX_OF_NAME, PACKED, STORAGE
 from opgraft.graph.model import (
     ONNX_DOMAIN,
     Array,
@@ -56,7 +56,11 @@ def load_model(path: str | Path) -> onnx.ModelProto:
     return model
 
 
-def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".") -> Graph:
+Infer: TypeAlias = Callable[[Node], Sequence[Value]]
+"""Says what the outputs of a node are of, where ONNX has no schema of its operator."""
+
+
+def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infer | None = None) -> Graph:
     """The graph of a model, with the types and shapes that ONNX's own inference finds.
 
     Constant nodes become initializers, and calls of the model's own functions the functions' nodes, as they do in ONNX
@@ -65,6 +69,7 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".") -> Graph:
     Args:
         model: the model.
         folder: where its external data lies.
+        infer: asked for the types of outputs that ONNX's inference does not find.
 
     Raises:
         ModelError: its nodes form a cycle.
@@ -72,11 +77,46 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".") -> Graph:
     if model.functions:
         with suppress(ProtobufError, ValueError, RuntimeError):
             model = onnx.inliner.inline_local_functions(_with_default_attributes(model))
-    with suppress(onnx.shape_inference.InferenceError, ProtobufError, ValueError, RuntimeError):
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)  # otherwise types stay as the file gives them
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
-    return _Reader(opsets, Path(folder), overridable).graph(model.graph, {})
+    while True:
+        model = _inferred(model)
+        reader = _Reader(opsets, Path(folder), overridable)
+        graph = reader.graph(model.graph, {})
+        # What is found here, ONNX's inference goes on from.
+        if infer is None or not any([_note_types(each, proto, infer) for each, proto in reader.read]):
+            return graph
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of the model with the types that ONNX's own inference finds; where it fails, those that the file gives."""
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ProtobufError, ValueError, RuntimeError):
+        copied = onnx.ModelProto()
+        copied.CopyFrom(model)
+        return copied
+
+
+def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
+    """Write into a graph's proto what `infer` finds. Returns whether that was anything new."""
+    infos = {info.name: info for info in (*proto.value_info, *proto.output)}
+    news = False
+    for node in graph.nodes:
+        lacking = {value.name: value for value in node.outputs if value is not None and _lacks(value)}
+        for found in infer(node) if lacking else ():
+            known = lacking.get(found.name)
+            if known is None or found.dtype is None or known.dtype not in (None, found.dtype):
+                continue
+            if known.dtype is None or found.shape is not None:
+                info = infos[found.name] if found.name in infos else proto.value_info.add(name=found.name)
+                info.type.CopyFrom(onnx.helper.make_tensor_type_proto(ONNX_OF_NAME[found.dtype], found.shape))
+                news = True
+    return news
+
+
+def _lacks(value: Value) -> bool:
+    return value.kind == "tensor" and (value.dtype is None or value.shape is None)
 
 
 def _with_default_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -106,6 +146,8 @@ class _Reader:
         self.opsets = opsets
         self.folder = folder
         self.overridable = overridable
+        self.read: list[tuple[Graph, onnx.GraphProto]] = []
+        """What was read, the graphs of bodies before those around them."""
 
     def graph(self, proto: onnx.GraphProto, outer: Mapping[str, Value]) -> Graph:
         """`outer`: the values that enclosing graphs define, by name."""
@@ -128,7 +170,7 @@ class _Reader:
             else:
                 self._carry(initializers, node.output[0], constant, constant=True)
         known.update({name: each.value for name, each in initializers.items() if each.constant or name not in known})
-        return Graph(
+        graph = Graph(
             name=proto.name,
             inputs=tuple(known[info.name] for info in proto.input),
             outputs=tuple(known[info.name] for info in proto.output),
@@ -136,6 +178,8 @@ class _Reader:
             initializers=initializers,
             opsets=self.opsets,
         )
+        self.read.append((graph, proto))
+        return graph
 
     def _carry(
         self, into: dict[str, Initializer], name: str, tensor: TensorProto | SparseTensorProto, *, constant: bool

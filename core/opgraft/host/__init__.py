@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 EP_NAME = "MLXExecutionProvider"
 
+CUSTOM_OPS_ENTRY = "opgraft.custom_ops"
+"""The session configuration entry which says that session options have the operators that packs define already: ONNX
+Runtime refuses a session that got them twice."""
+
 observers: list[Callable[[Decisions], None]] = []
 """Each is called with what was decided about every graph that a session shows to opgraft.
 

@@ -16,7 +16,10 @@ API_VERSION: Final = 29
 """The newest API version whose layouts are written here; a newer ONNX Runtime is asked for this one."""
 
 OLDEST_API_VERSION: Final = 24
-"""The oldest API version that has every slot in use."""
+"""The oldest API version that has every slot in use but those of `ADDED_IN`."""
+
+ADDED_IN: Final = {"KernelInfoGetAttributeArray_string": 25}
+"""The API version that brought a function which is used only from there on."""
 
 
 class Function(NamedTuple):
@@ -79,6 +82,8 @@ def _members(table: str) -> tuple[Member, ...]:
 
 OPAQUE_TYPES: Final = (
     "OrtAllocator",
+    "OrtApi",
+    "OrtCustomOpDomain",
     "OrtDataTransferImpl",
     "OrtEpApi",
     "OrtEpDevice",
@@ -86,6 +91,7 @@ OPAQUE_TYPES: Final = (
     "OrtGraph",
     "OrtHardwareDevice",
     "OrtKernelContext",
+    "OrtKernelInfo",
     "OrtKeyValuePairs",
     "OrtLogger",
     "OrtMemoryInfo",
@@ -93,6 +99,7 @@ OPAQUE_TYPES: Final = (
     "OrtNodeComputeContext",
     "OrtOpAttr",
     "OrtSessionOptions",
+    "OrtShapeInferContext",
     "OrtStatus",
     "OrtTensorTypeAndShapeInfo",
     "OrtTypeInfo",
@@ -104,23 +111,53 @@ ORT_API: Final = _functions(
     """
     0    OrtStatus *CreateStatus(int32_t code, const char *message)
     2    const char *GetErrorMessage(const OrtStatus *status)
+    26   OrtStatus *CreateCustomOpDomain(const char *name, OrtCustomOpDomain **domain)
+    27   OrtStatus *CustomOpDomain_Add(OrtCustomOpDomain *domain, const OrtCustomOp *op)
+    28   OrtStatus *AddCustomOpDomain(OrtSessionOptions *options, OrtCustomOpDomain *domain)
     51   OrtStatus *GetTensorMutableData(OrtValue *value, void **data)
     53   OrtStatus *GetStringTensorDataLength(const OrtValue *value, size_t *length)
     54   OrtStatus *GetStringTensorContent(const OrtValue *value, void *text, size_t length, size_t *offsets, size_t count)
     55   OrtStatus *CastTypeInfoToTensorInfo(const OrtTypeInfo *type, const OrtTensorTypeAndShapeInfo **tensor)
     56   OrtStatus *GetOnnxTypeFromTypeInfo(const OrtTypeInfo *type, int32_t *kind)
+    57   OrtStatus *CreateTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo **tensor)
+    58   OrtStatus *SetTensorElementType(OrtTensorTypeAndShapeInfo *tensor, int32_t element_type)
+    59   OrtStatus *SetDimensions(OrtTensorTypeAndShapeInfo *tensor, const int64_t *sizes, size_t rank)
     60   OrtStatus *GetTensorElementType(const OrtTensorTypeAndShapeInfo *tensor, int32_t *element_type)
     61   OrtStatus *GetDimensionsCount(const OrtTensorTypeAndShapeInfo *tensor, size_t *rank)
     62   OrtStatus *GetDimensions(const OrtTensorTypeAndShapeInfo *tensor, int64_t *sizes, size_t rank)
     63   OrtStatus *GetSymbolicDimensions(const OrtTensorTypeAndShapeInfo *tensor, const char **symbols, size_t rank)
     67   OrtStatus *GetValueType(const OrtValue *value, int32_t *kind)
+    76   OrtStatus *AllocatorFree(OrtAllocator *allocator, void *memory)
+    78   OrtStatus *GetAllocatorWithDefaultOptions(OrtAllocator **allocator)
+    85   OrtStatus *KernelInfoGetAttribute_float(const OrtKernelInfo *info, const char *name, float *number)
+    86   OrtStatus *KernelInfoGetAttribute_int64(const OrtKernelInfo *info, const char *name, int64_t *integer)
+    87   OrtStatus *KernelInfoGetAttribute_string(const OrtKernelInfo *info, const char *name, char *text, size_t *size)
     88   OrtStatus *KernelContext_GetInputCount(const OrtKernelContext *context, size_t *count)
     90   OrtStatus *KernelContext_GetInput(const OrtKernelContext *context, size_t index, const OrtValue **value)
     91   OrtStatus *KernelContext_GetOutput(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, OrtValue **value)
     93   void ReleaseStatus(OrtStatus *status)
     96   void ReleaseValue(OrtValue *value)
+    98   void ReleaseTypeInfo(OrtTypeInfo *type)
+    99   void ReleaseTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo *tensor)
+    130  OrtStatus *AddSessionConfigEntry(OrtSessionOptions *options, const char *key, const char *value)
+    162  OrtStatus *KernelInfoGetAttributeArray_float(const OrtKernelInfo *info, const char *name, float *numbers, size_t *count)
+    163  OrtStatus *KernelInfoGetAttributeArray_int64(const OrtKernelInfo *info, const char *name, int64_t *integers, size_t *count)
+    230  OrtStatus *KernelInfo_GetInputCount(const OrtKernelInfo *info, size_t *count)
+    231  OrtStatus *KernelInfo_GetOutputCount(const OrtKernelInfo *info, size_t *count)
+    232  OrtStatus *KernelInfo_GetInputName(const OrtKernelInfo *info, size_t index, char *name, size_t *size)
+    233  OrtStatus *KernelInfo_GetOutputName(const OrtKernelInfo *info, size_t index, char *name, size_t *size)
+    234  OrtStatus *KernelInfo_GetInputTypeInfo(const OrtKernelInfo *info, size_t index, OrtTypeInfo **type)
+    235  OrtStatus *KernelInfo_GetOutputTypeInfo(const OrtKernelInfo *info, size_t index, OrtTypeInfo **type)
+    236  OrtStatus *KernelInfoGetAttribute_tensor(const OrtKernelInfo *info, const char *name, OrtAllocator *allocator, OrtValue **value)
+    244  OrtStatus *KernelInfo_GetNodeName(const OrtKernelInfo *info, char *name, size_t *size)
     247  OrtStatus *Logger_LogMessage(const OrtLogger *logger, int32_t level, const char *message, const char *file, int line, const char *function)
     248  OrtStatus *Logger_GetLoggingSeverityLevel(const OrtLogger *logger, int32_t *level)
+    249  OrtStatus *KernelInfoGetConstantInput_tensor(const OrtKernelInfo *info, size_t index, int *constant, const OrtValue **value)
+    267  OrtStatus *ShapeInferContext_GetInputCount(const OrtShapeInferContext *context, size_t *count)
+    268  OrtStatus *ShapeInferContext_GetInputTypeShape(const OrtShapeInferContext *context, size_t index, OrtTensorTypeAndShapeInfo **tensor)
+    269  OrtStatus *ShapeInferContext_GetAttribute(const OrtShapeInferContext *context, const char *name, const OrtOpAttr **attribute)
+    270  OrtStatus *ShapeInferContext_SetOutputTypeShape(const OrtShapeInferContext *context, size_t index, const OrtTensorTypeAndShapeInfo *tensor)
+    271  OrtStatus *SetSymbolicDimensions(OrtTensorTypeAndShapeInfo *tensor, const char **symbols, size_t rank)
     272  OrtStatus *ReadOpAttr(const OrtOpAttr *attribute, int32_t type, void *data, size_t size, size_t *needed)
     289  OrtStatus *GetValueInfoName(const OrtValueInfo *info, const char **name)
     290  OrtStatus *GetValueInfoTypeInfo(const OrtValueInfo *info, const OrtTypeInfo **type)
@@ -167,7 +204,9 @@ ORT_API: Final = _functions(
     378  OrtStatus *GetTensorData(const OrtValue *value, const void **data)
     379  OrtStatus *GetSessionOptionsConfigEntries(const OrtSessionOptions *options, OrtKeyValuePairs **pairs)
     390  bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo *tensor)
+    391  OrtStatus *KernelInfo_GetConfigEntries(const OrtKernelInfo *info, OrtKeyValuePairs **pairs)
     414  OrtStatus *GetTensorElementTypeAndShapeDataReference(const OrtValue *value, int32_t *element_type, const int64_t **sizes, size_t *rank)
+    417  OrtStatus *KernelInfoGetAttributeArray_string(const OrtKernelInfo *info, const char *name, OrtAllocator *allocator, char ***texts, size_t *count)
     """  # noqa: E501
 )
 
@@ -178,6 +217,9 @@ EP_API: Final = _functions(
     """  # noqa: E501
 )
 
+# The last member of OrtCustomOp is opgraft's own, beyond what ONNX Runtime looks at. Characteristic 1 is optional, 2 is
+# variadic. Outputs before a variadic one must be there all the same, by ONNX's rule; and beside several inputs of any
+# type, ONNX Runtime takes outputs of any type only if they are optional.
 STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
     "OrtEpFactory": _members(
         """
@@ -197,8 +239,8 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         13  CreateSyncStreamForDevice
         14  GetHardwareDeviceIncompatibilityDetails
         15  CreateExternalResourceImporterForDevice
-        16  GetNumCustomOpDomains
-        17  GetCustomOpDomains
+        16  OrtStatus *GetNumCustomOpDomains(OrtEpFactory *self, size_t *count)
+        17  OrtStatus *GetCustomOpDomains(OrtEpFactory *self, OrtCustomOpDomain **domains, size_t count)
         18  InitGraphicsInterop
         19  DeinitGraphicsInterop
         20  SelectBestModelCandidate
@@ -240,6 +282,37 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         1   OrtStatus *CreateState(OrtNodeComputeInfo *self, OrtNodeComputeContext *context, void **state) = { (void)context; *state = self; return NULL; }
         2   OrtStatus *Compute(OrtNodeComputeInfo *self, void *state, OrtKernelContext *context)
         3   void ReleaseState(OrtNodeComputeInfo *self, void *state) = { (void)self; (void)state; }
+        """  # noqa: E501
+    ),
+    "OrtCustomOp": _members(
+        """
+        0   uint32_t version
+        1   CreateKernel
+        2   const char *GetName(const OrtCustomOp *self) = { return self->facts.name; }
+        3   const char *GetExecutionProviderType(const OrtCustomOp *self) = { (void)self; return "CPUExecutionProvider"; }
+        4   int32_t GetInputType(const OrtCustomOp *self, size_t index) = { return self->facts.input_types[index]; }
+        5   size_t GetInputTypeCount(const OrtCustomOp *self) = { return self->facts.inputs; }
+        6   int32_t GetOutputType(const OrtCustomOp *self, size_t index) = { const OpFacts *facts = &self->facts; return index < facts->outputs ? facts->output_types[index] : 0; }
+        7   size_t GetOutputTypeCount(const OrtCustomOp *self) = { return self->facts.outputs + 1; }
+        8   KernelCompute
+        9   void KernelDestroy(void *kernel)
+        10  int32_t GetInputCharacteristic(const OrtCustomOp *self, size_t index) = { return self->facts.characteristics[index]; }
+        11  int32_t GetOutputCharacteristic(const OrtCustomOp *self, size_t index) = { return index < self->facts.outputs ? 1 : 2; }
+        12  int32_t GetInputMemoryType(const OrtCustomOp *self, size_t index) = { (void)self; (void)index; return 0; }
+        13  int GetVariadicInputMinArity(const OrtCustomOp *self) = { (void)self; return 0; }
+        14  int GetVariadicInputHomogeneity(const OrtCustomOp *self) = { return self->facts.homogeneous; }
+        15  int GetVariadicOutputMinArity(const OrtCustomOp *self) = { (void)self; return 0; }
+        16  int GetVariadicOutputHomogeneity(const OrtCustomOp *self) = { (void)self; return 0; }
+        17  OrtStatus *CreateKernelV2(const OrtCustomOp *self, const OrtApi *api, const OrtKernelInfo *info, void **kernel)
+        18  OrtStatus *KernelComputeV2(void *kernel, OrtKernelContext *context)
+        19  OrtStatus *InferOutputShapeFn(const OrtCustomOp *self, OrtShapeInferContext *context)
+        20  int GetStartVersion(const OrtCustomOp *self) = { return self->facts.since; }
+        21  int GetEndVersion(const OrtCustomOp *self) = { (void)self; return INT32_MAX; }
+        22  GetMayInplace
+        23  ReleaseMayInplace
+        24  GetAliasMap
+        25  ReleaseAliasMap
+        26  OpFacts facts
         """  # noqa: E501
     ),
     "OrtNodeFusionOptions": _members(

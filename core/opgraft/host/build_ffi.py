@@ -47,6 +47,18 @@ typedef struct {
 } NodeView;
 
 typedef struct { const char *name; int32_t type; size_t size; int64_t integer; float number; } AttributeView;
+
+/* What an OrtCustomOp answers about itself. Its outputs are followed by a variadic one; element type 0 is any type. */
+typedef struct {
+    char *name;
+    int since;
+    size_t inputs;
+    int32_t *input_types;
+    int32_t *characteristics;
+    bool homogeneous;
+    size_t outputs;
+    int32_t *output_types;
+} OpFacts;
 """
 
 SUPPORT_FUNCTIONS = """
@@ -56,9 +68,12 @@ bool attach(const OrtApiBase *base, uint32_t api_version);
 bool shut_down(int milliseconds);
 void interrupt_again(void);
 OrtStatus *read_tensor(const OrtValue *value, TensorView *view);
-OrtStatus *read_inputs(const OrtKernelContext *context, TensorView *views, size_t count);
+OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *indices, TensorView *views, size_t count);
 OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data);
+OrtStatus *read_type(const OrtTypeInfo *type, ValueView *view);
 OrtStatus *read_value(const OrtValueInfo *info, ValueView *view);
+OrtStatus *read_inferred_input(const OrtShapeInferContext *context, size_t index, ValueView *view);
+OrtStatus *set_inferred_output(OrtShapeInferContext *context, size_t index, ValueView *view);
 OrtStatus *read_node(const OrtNode *node, NodeView *view);
 OrtStatus *read_node_values(const OrtNode *node, const NodeView *view, const OrtValueInfo **infos);
 OrtStatus *read_attribute(const OrtOpAttr *attribute, AttributeView *view);
@@ -105,7 +120,7 @@ def trampoline(owner: str, member: Any) -> str:
     if function.returns == "void":
         body = f"if (!enter()) return; {forwarded}({function.arguments}); leave();"
     else:
-        refusal = "refusal_of_run" if member.name == "Compute" else "refusal"
+        refusal = "refusal_of_run" if member.name in ("Compute", "KernelComputeV2") else "refusal"
         body = (
             f"if (!enter()) return {refusal}(); OrtStatus *status = {forwarded}({function.arguments}); "
             f"leave(); return outcome(status);"
@@ -118,7 +133,7 @@ def maker(owner: str, members: Any) -> str:
     fills = " ".join(f"made->{m.name} = {owner}_{m.name};" for m in members if m.function is not None)
     return (
         f"static {owner} *new_{owner}(void) {{ {owner} *made = calloc(1, sizeof *made); "
-        f"if (made) {{ made->ort_version_supported = api_version_in_use; {fills} }} return made; }}"
+        f"if (made) {{ made->{members[0].name} = api_version_in_use; {fills} }} return made; }}"
     )
 
 

@@ -1,7 +1,8 @@
-"""OrtNodeComputeInfo: runs of one fused node, between ONNX Runtime's memory and MLX's."""
+"""Runs of programs between ONNX Runtime's memory and MLX's, and OrtNodeComputeInfo, which is that of a fused node."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import mlx.core as mx
@@ -18,29 +19,44 @@ from opgraft.host.tensors import array_at, array_of_view
 from opgraft.ops.arrays import element_type
 
 
+class Computation:
+    """A program between ONNX Runtime's memory and MLX's. Its runs share nothing and may overlap.
+
+    Args:
+        program: what is run.
+        inputs: where the program's inputs are among the kernel's.
+        outputs: where its outputs are.
+    """
+
+    def __init__(self, program: Program, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        self.program = program
+        self._inputs = ffi.new("size_t[]", list(inputs))
+        self._outputs = tuple(zip(outputs, program.plan.output_values, strict=True))
+
+    def run(self, context: Any) -> None:
+        """One run: inputs are views of ONNX Runtime's tensors, outputs are written into its own."""
+        count = len(self._inputs)
+        views = ffi.new("TensorView[]", count)
+        check(lib.read_inputs(context, self._inputs, views, count))
+        results = self.program.run([array_of_view(view) for view in views])
+        for result, (index, declared) in zip(results, self._outputs, strict=True):
+            _write(context, index, result, declared)
+
+
 class FusedNode:
-    """The Python side of one OrtNodeComputeInfo: a program, whose runs share nothing and may overlap."""
+    """The Python side of one OrtNodeComputeInfo."""
 
     live: ClassVar[dict[Any, FusedNode]] = {}
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self.input_count = len(program.plan.inputs)
-        self.outputs = program.plan.output_values
+        plan = program.plan
+        self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)))
         self.pointer = lib.new_OrtNodeComputeInfo()
         FusedNode.live[self.pointer] = self
 
     def release(self) -> None:
         del FusedNode.live[self.pointer]
         lib.free(self.pointer)
-
-    def compute(self, context: Any) -> None:
-        """One run: inputs are views of ONNX Runtime's tensors, outputs are written into its own."""
-        views = ffi.new("TensorView[]", self.input_count)
-        check(lib.read_inputs(context, views, self.input_count))
-        results = self.program.run([array_of_view(view) for view in views])
-        for index, (result, declared) in enumerate(zip(results, self.outputs, strict=True)):
-            _write(context, index, result, declared)
 
 
 def _write(context: Any, index: int, result: mx.array | Array, declared: Value) -> None:
@@ -62,5 +78,5 @@ def _write(context: Any, index: int, result: mx.array | Array, declared: Value) 
 
 @callback("OrtNodeComputeInfo_Compute")
 def _compute(this: Any, state: Any, context: Any) -> Any:
-    FusedNode.live[this].compute(context)
+    FusedNode.live[this].computation.run(context)
     return OK

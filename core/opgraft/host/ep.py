@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program, VerifiedRegistry
+from opgraft.graph import Node
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
 from opgraft.host.compute import FusedNode
+from opgraft.host.kernel_info import forget, leave
 from opgraft.host.logger import Logger
 from opgraft.host.options import Options
 from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.status import OK, callback, check
 from opgraft.plan import build_plan
-from opgraft.registry import Claimer, load_registry
+from opgraft.registry import Claimer, load_registry, set_versions
+from opgraft.schemas import told
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -30,12 +34,15 @@ class ExecutionProvider:
         self.device = device
         self.logger = logger
         registry = load_registry(options.registry)
+        self.definitions = told(registry)
         self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
+        self.left: list[Any] = []
         self.pointer = lib.new_OrtEp()
         ExecutionProvider.live[self.pointer] = self
 
     def release(self) -> None:
         del ExecutionProvider.live[self.pointer]
+        forget(self.left)
         lib.free(self.pointer)
 
     def claim(self, ort_graph: Any, support: Any) -> None:
@@ -47,6 +54,7 @@ class ExecutionProvider:
         if _is_body(ort_graph):
             return
         with read_graph(ort_graph) as live:
+            set_versions(live.graph, self.definitions)
             candidates = frozenset(range(len(live.pointers))) - live.assigned
             decisions = decide(
                 live.graph,
@@ -60,7 +68,14 @@ class ExecutionProvider:
             for cluster in filter(None, decisions.clusters):
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
+            if self.definitions:
+                self._leave(_unclaimed(decisions, candidates))
             self._report(decisions)
+
+    def _leave(self, nodes: Iterable[Node]) -> None:
+        """Note what kernels of operators that packs define are not shown of these nodes."""
+        forget(self.left)
+        self.left = leave(node for node in nodes if node.operator in self.definitions)
 
     def _report(self, decisions: Decisions) -> None:
         if self.options.log_declined:
@@ -78,6 +93,7 @@ class ExecutionProvider:
             for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
                 inputs, outputs = value_names(fused)
                 with read_graph(ort_graph) as live:
+                    set_versions(live.graph, self.definitions)
                     plan = build_plan(live.graph, inputs, outputs)
                     made.append(FusedNode(Program(plan, self.registry, self.device, constants)))
         except BaseException:
@@ -85,6 +101,15 @@ class ExecutionProvider:
                 node.release()
             raise
         return [node.pointer for node in made]
+
+
+def _unclaimed(decisions: Decisions, candidates: Collection[int]) -> Iterator[Node]:
+    """The nodes that are claimed by nobody, those of bodies among them."""
+    for index, decision in enumerate(decisions.decisions):
+        if index in candidates and not decision.claimed:
+            yield decision.node
+            for body in decision.node.bodies.values():
+                yield from body.all_nodes()
 
 
 def _is_body(ort_graph: Any) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
-from opgraft.host import EP_NAME, registration_names
+from opgraft.host import registration_names
 from opgraft.host._ep import ffi, lib
+from opgraft.host.custom_ops import domains
 from opgraft.host.devices import chosen_device, drives, gpu_backend
 from opgraft.host.ep import ExecutionProvider
+from opgraft.host.key_values import config_entries, provider_options
 from opgraft.host.logger import Logger
 from opgraft.host.options import parse_options
 from opgraft.host.status import OK, callback, check
@@ -19,8 +20,6 @@ _CPU: Final = 0
 _GPU: Final = 1
 
 _VERSIONS: Final = {name: version(name) for name in ("opgraft", "mlx")}
-
-_OPTION_PREFIX: Final = f"ep.{EP_NAME.lower()}."
 
 
 class Factory:
@@ -91,7 +90,9 @@ class Factory:
         Raises:
             OptionError: a provider option is unknown or has an unknown value.
         """
-        options = parse_options(_provider_options(session_options))
+        options = parse_options(
+            provider_options(config_entries(lib.ort_GetSessionOptionsConfigEntries, session_options))
+        )
         device = chosen_device(
             options.device,
             gpu_chosen=any(lib.ort_HardwareDevice_Type(each) == _GPU for each in hardware),
@@ -118,28 +119,6 @@ def _set_version(text: str) -> None:
     ffi.memmove(lib.ep_version, encoded + b"\0", len(encoded) + 1)
 
 
-def _provider_options(session_options: Any) -> dict[str, str]:
-    """The session's entries under this provider's prefix, which is where ONNX Runtime puts provider options."""
-    pairs = ffi.new("OrtKeyValuePairs **")
-    check(lib.ort_GetSessionOptionsConfigEntries(session_options, pairs))
-    try:
-        entries = _key_values(pairs[0])
-    finally:
-        lib.ort_ReleaseKeyValuePairs(pairs[0])
-    return {key.removeprefix(_OPTION_PREFIX): value for key, value in entries.items() if key.startswith(_OPTION_PREFIX)}
-
-
-def _key_values(pairs: Any) -> Mapping[str, str]:
-    keys = ffi.new("const char *const **")
-    values = ffi.new("const char *const **")
-    count = ffi.new("size_t *")
-    lib.ort_GetKeyValuePairs(pairs, keys, values, count)
-    return {
-        ffi.string(keys[0][index]).decode(): ffi.string(values[0][index]).decode("utf-8", "surrogateescape")
-        for index in range(count[0])
-    }
-
-
 @callback("OrtEpFactory_GetSupportedDevices")
 def _get_supported_devices(
     this: Any, hardware: Any, hardware_count: int, devices: Any, capacity: int, count: Any
@@ -163,3 +142,16 @@ def _create_ep(
 @callback("OrtEpFactory_ReleaseEp")
 def _release_ep(this: Any, ep: Any) -> None:
     Factory.live[this].release_provider(ep)
+
+
+@callback("OrtEpFactory_GetNumCustomOpDomains")
+def _get_num_custom_op_domains(this: Any, count: Any) -> Any:
+    count[0] = len(domains())
+    return OK
+
+
+@callback("OrtEpFactory_GetCustomOpDomains")
+def _get_custom_op_domains(this: Any, found: Any, count: int) -> Any:
+    for index, domain in enumerate(domains()[:count]):
+        found[index] = domain
+    return OK

@@ -27,16 +27,36 @@ def create_factory(registration_name: bytes, api_base: int, logger: int) -> int:
     Raises:
         InstallationError: this onnxruntime is too old, or MLX has no backend here.
     """
-    base = ffi.cast("OrtApiBase *", api_base)
-    version = api_version_of(ffi.string(lib.ort_version(base)).decode())
-    require_mlx()
-    if not lib.attach(base, version):
-        raise RuntimeError(f"onnxruntime has no C API version {version}")
+    _attach(api_base)
     Logger.default = Logger(ffi.cast("OrtLogger *", logger))
 
     from opgraft.host.factory import Factory  # imports MLX
 
     return Factory(registration_name.decode(errors="replace")).address
+
+
+def _attach(api_base: int) -> None:
+    base = ffi.cast("OrtApiBase *", api_base)
+    version = api_version_of(ffi.string(lib.ort_version(base)).decode())
+    require_mlx()
+    if not lib.attach(base, version):
+        raise RuntimeError(f"onnxruntime has no C API version {version}")
+
+
+def register_custom_ops(options: int, api_base: int) -> None:
+    """Tell a session's options of the operators that packs define; does nothing where they have been told.
+
+    Args:
+        options: address of the OrtSessionOptions.
+        api_base: address of the OrtApiBase.
+
+    Raises:
+        InstallationError: this onnxruntime is too old, or MLX has no backend here.
+    """
+    _attach(api_base)
+    from opgraft.host.custom_ops import add_domains  # imports MLX
+
+    add_domains(ffi.cast("OrtSessionOptions *", options))
 
 
 def release_factory(address: int) -> None:

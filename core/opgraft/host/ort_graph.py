@@ -74,6 +74,13 @@ def value_names(node: Any) -> tuple[list[str], list[str]]:
     return [value.name for value in inputs if value], [value.name for value in outputs if value]
 
 
+def value_type(type_info: Any) -> tuple[str | None, Shape | None, str]:
+    """Element type, shape and kind that an OrtTypeInfo means."""
+    view = ffi.new("ValueView *")
+    check(lib.read_type(type_info, view))
+    return type_of_view(view)
+
+
 class _Source:
     """Whether what was read is still there."""
 
@@ -197,7 +204,7 @@ class _Reader:
         view = self._value_view
         check(lib.read_value(info, view))
         name = _text(view.name)
-        value = Value(name, *_type(view)) if name else None
+        value = Value(name, *type_of_view(view)) if name else None
         self._values[address] = value
         if value is not None and view.outer and view.constant:
             self._outer_constants[address] = self._reading(value, info, constant=True, shared=True)
@@ -207,7 +214,7 @@ class _Reader:
         info = ffi.cast("const OrtValueInfo *", address)
         check(lib.read_value(info, self._value_view))
         constant = bool(self._value_view.constant)
-        value = Value(_text(self._value_view.name), *_type(self._value_view))
+        value = Value(_text(self._value_view.name), *type_of_view(self._value_view))
         self._values[address] = value
         return self._reading(value, info, constant=constant, shared=shared)
 
@@ -255,8 +262,8 @@ class _Reader:
         return list(pointers)
 
 
-def _type(view: Any) -> tuple[str | None, Shape | None, str]:
-    """Element type, shape and kind of a value that was read."""
+def type_of_view(view: Any) -> tuple[str | None, Shape | None, str]:
+    """Element type, shape and kind that a filled ValueView describes."""
     kind = _KINDS.get(view.kind, "unknown")
     if kind != "tensor":
         return None, None, kind

@@ -132,12 +132,12 @@ static OrtStatus *read_tensor(const OrtValue *value, TensorView *view) {
     return NULL;
 }
 
-static OrtStatus *read_inputs(const OrtKernelContext *context, TensorView *views, size_t count) {
-    for (size_t index = 0; index < count; ++index) {
+static OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *indices, TensorView *views, size_t count) {
+    for (size_t number = 0; number < count; ++number) {
         const OrtValue *value = NULL;
-        TRY(ort_KernelContext_GetInput(context, index, &value));
-        if (!value) return ort_CreateStatus(1, "opgraft: a fused node was run without one of its inputs");
-        TRY(read_tensor(value, &views[index]));
+        TRY(ort_KernelContext_GetInput(context, indices[number], &value));
+        if (!value) return ort_CreateStatus(1, "opgraft: a kernel was run without one of its inputs");
+        TRY(read_tensor(value, &views[number]));
     }
     return NULL;
 }
@@ -148,25 +148,53 @@ static OrtStatus *open_output(OrtKernelContext *context, size_t index, const int
     return ort_GetTensorMutableData(value, data);
 }
 
-static OrtStatus *read_value(const OrtValueInfo *info, ValueView *view) {
-    const OrtTypeInfo *type = NULL;
-    const OrtTensorTypeAndShapeInfo *tensor = NULL;
-    view->kind = view->element_type = 0;
-    view->has_shape = false;
-    TRY(ort_GetValueInfoName(info, &view->name));
-    TRY(ort_ValueInfo_IsConstantInitializer(info, &view->constant));
-    TRY(ort_ValueInfo_IsFromOuterScope(info, &view->outer));
-    TRY(ort_GetValueInfoTypeInfo(info, &type));
-    if (!type) return NULL;
-    TRY(ort_GetOnnxTypeFromTypeInfo(type, &view->kind));
-    TRY(ort_CastTypeInfoToTensorInfo(type, &tensor));
-    if (!tensor) return NULL;
+static OrtStatus *read_tensor_type(const OrtTensorTypeAndShapeInfo *tensor, ValueView *view) {
     TRY(ort_GetTensorElementType(tensor, &view->element_type));
     TRY(ort_GetDimensionsCount(tensor, &view->rank));
     view->has_shape = ort_TensorTypeAndShape_HasShape(tensor) && view->rank <= MAX_RANK;
     if (!view->has_shape) return NULL;
     TRY(ort_GetDimensions(tensor, view->sizes, view->rank));
     return ort_GetSymbolicDimensions(tensor, view->symbols, view->rank);
+}
+
+/* `type` may be null; what is read points into it. */
+static OrtStatus *read_type(const OrtTypeInfo *type, ValueView *view) {
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    view->kind = view->element_type = 0;
+    view->has_shape = false;
+    if (!type) return NULL;
+    TRY(ort_GetOnnxTypeFromTypeInfo(type, &view->kind));
+    TRY(ort_CastTypeInfoToTensorInfo(type, &tensor));
+    return tensor ? read_tensor_type(tensor, view) : NULL;
+}
+
+static OrtStatus *read_value(const OrtValueInfo *info, ValueView *view) {
+    const OrtTypeInfo *type = NULL;
+    TRY(ort_GetValueInfoName(info, &view->name));
+    TRY(ort_ValueInfo_IsConstantInitializer(info, &view->constant));
+    TRY(ort_ValueInfo_IsFromOuterScope(info, &view->outer));
+    TRY(ort_GetValueInfoTypeInfo(info, &type));
+    return read_type(type, view);
+}
+
+/* The type of an input while a schema's inference runs; an absent one has element type 0. */
+static OrtStatus *read_inferred_input(const OrtShapeInferContext *context, size_t index, ValueView *view) {
+    OrtTensorTypeAndShapeInfo *tensor = NULL;
+    view->kind = 1;
+    TRY(ort_ShapeInferContext_GetInputTypeShape(context, index, &tensor));
+    return read_tensor_type(tensor, view);
+}
+
+/* `view` has the element type and, if has_shape, sizes and names of dimensions: "" where the size counts. */
+static OrtStatus *set_inferred_output(OrtShapeInferContext *context, size_t index, ValueView *view) {
+    OrtTensorTypeAndShapeInfo *tensor = NULL;
+    TRY(ort_CreateTensorTypeAndShapeInfo(&tensor));
+    OrtStatus *status = ort_SetTensorElementType(tensor, view->element_type);
+    if (!status && view->has_shape) status = ort_SetDimensions(tensor, view->sizes, view->rank);
+    if (!status && view->has_shape) status = ort_SetSymbolicDimensions(tensor, view->symbols, view->rank);
+    if (!status) status = ort_ShapeInferContext_SetOutputTypeShape(context, index, tensor);
+    ort_ReleaseTensorTypeAndShapeInfo(tensor);
+    return status;
 }
 
 static OrtStatus *read_node(const OrtNode *node, NodeView *view) {
@@ -219,7 +247,7 @@ static OrtStatus *read_attribute(const OrtOpAttr *attribute, AttributeView *view
 /* ONNX Runtime's way in. It works in any process that runs Python, whether or not that has imported opgraft: the
  * structures are made by opgraft.host.library, in the copy of this module that Python itself has loaded. */
 
-static OrtStatus *status_of_python_error(OrtStatus *(*create)(int32_t, const char *)) {
+static OrtStatus *status_of_python_error(OrtStatus *(*create)(int32_t code, const char *message)) {
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
@@ -236,14 +264,18 @@ static OrtStatus *status_of_python_error(OrtStatus *(*create)(int32_t, const cha
     return status;
 }
 
+/* Slot 0 of every version's table makes a status. */
+typedef OrtStatus *(*Create)(int32_t code, const char *message);
+static Create create_of(const OrtApiBase *base) { return (Create)((void *const *)base->GetApi(1))[0]; }
+
+static const char no_python[] = "opgraft runs inside a Python process, and this process runs no Python";
+
 EXPORTED OrtStatus *CreateEpFactories(const char *registration_name, const OrtApiBase *base, const OrtLogger *logger,
                                       OrtEpFactory **factories, size_t capacity, size_t *count) {
-    /* Slot 0 of every version's table makes a status. */
-    OrtStatus *(*create)(int32_t, const char *) =
-        (OrtStatus *(*)(int32_t, const char *))((void *const *)base->GetApi(1))[0];
+    Create create = create_of(base);
     OrtStatus *status = NULL;
     *count = 0;
-    if (!Py_IsInitialized()) return create(1, "opgraft runs inside a Python process, and this process runs no Python");
+    if (!Py_IsInitialized()) return create(1, no_python);
     if (capacity < 1) return create(2, "opgraft needs room for one factory");
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *module = PyImport_ImportModule("opgraft.host.library");
@@ -275,4 +307,21 @@ EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
     Py_XDECREF(module);
     PyGILState_Release(state);
     return NULL;
+}
+
+/* What SessionOptions.register_custom_ops_library looks for. */
+EXPORTED OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
+    OrtStatus *status = NULL;
+    if (!Py_IsInitialized()) return create_of(base)(1, no_python);
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *module = PyImport_ImportModule("opgraft.host.library");
+    PyObject *done = module ? PyObject_CallMethod(module, "register_custom_ops", "KK",
+                                                  (unsigned long long)(uintptr_t)options,
+                                                  (unsigned long long)(uintptr_t)base)
+                            : NULL;
+    if (!done) status = status_of_python_error(create_of(base));
+    Py_XDECREF(done);
+    Py_XDECREF(module);
+    PyGILState_Release(state);
+    return status;
 }

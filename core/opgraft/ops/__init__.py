@@ -27,6 +27,8 @@ from opgraft.ops.arrays import to_device, to_host
 from opgraft.ops.context import Body, Context
 from opgraft.ops.handler import Anywhere, Handler, Host, op
 from opgraft.ops.hookspecs import hookimpl
+from opgraft.ops.schema import Output
+from opgraft.ops.tensors import Tensors
 
 __all__ = [
     "ANY",
@@ -48,6 +50,8 @@ __all__ = [
     "Handler",
     "Host",
     "Node",
+    "Output",
+    "Tensors",
     "Value",
     "hookimpl",
     "op",

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from opgraft.graph import Node, UnreadableAttribute, normalized_domain
 from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
+from opgraft.ops.schema import Outputs, Schema, check_inference, kinds_of, outputs_of_declaration
+from opgraft.ops.tensors import Tensors
 
 
 class Place(Enum):
@@ -33,6 +36,9 @@ Anywhere: TypeAlias = Annotated[Any, Place.ANYWHERE]
 
 _REQUIRED: Any = inspect.Parameter.empty
 
+HIGHEST_VERSION = 1000
+"""ONNX Runtime takes no operator of a later version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -43,6 +49,7 @@ class Input:
     place: Place
     dtypes: frozenset[str]
     variadic: bool = False
+    kinds: frozenset[str] = frozenset({"tensor"})
 
 
 class Signature:
@@ -55,7 +62,11 @@ class Signature:
         self.takes_context = bool(parameters) and parameters[0].name == "ctx"
         if self.takes_context:
             del parameters[0]
-        places = _places(function, [parameter.name for parameter in parameters])
+        hints = _hints(function)
+        names = [parameter.name for parameter in parameters]
+        places = _places(hints, names)
+        kinds = {name: _kinds(hints.get(name, Any)) for name in names}
+        self.gives_sequences = _names_tensors(hints.get("return"))
         default, by_name = _dtypes_of(function, dtypes)
         self.narrow = NARROW & default.union(*by_name.values())
         inputs: list[Input] = []
@@ -66,8 +77,10 @@ class Signature:
             if name == "ctx":
                 raise ContractError(f"{_name(function)}: ctx must be the first parameter")
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                if name in places:
-                    raise ContractError(f"{_name(function)}: {name} is an attribute; Host and Anywhere mark inputs")
+                if name in places or "sequence" in kinds[name]:
+                    raise ContractError(
+                        f"{_name(function)}: {name} is an attribute; Host and Anywhere mark inputs, and so does Tensors"
+                    )
                 self.attributes[name] = parameter.default
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self.extra_attributes = True
@@ -75,7 +88,7 @@ class Signature:
                 variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
                 required = parameter.default is _REQUIRED and not variadic
                 taken = by_name.get(name, default)
-                inputs.append(Input(name, required, places.get(name, Place.DEVICE), taken, variadic))
+                inputs.append(Input(name, required, places.get(name, Place.DEVICE), taken, variadic, kinds[name]))
         unknown = set(dtypes) - {each.name for each in inputs} if isinstance(dtypes, Mapping) else set()
         if unknown:
             raise ContractError(f"{_name(function)}: dtypes= names no input of the function: {sorted(unknown)}")
@@ -93,22 +106,31 @@ class Signature:
             name: value for name, value in node.attributes.items() if name in self.attributes or self.extra_attributes
         }
 
-    def declines(self, node: Node) -> Iterator[str]:
-        """Each way in which `node` asks for what this signature does not take."""
+    def type_declines(self, node: Node) -> Iterator[str]:
+        """Each way in which the types of a node's inputs and outputs are not those that this signature takes."""
         for index, value in enumerate(node.inputs):
             parameter = self.input(index)
-            if parameter is None:
-                yield f"input {index} is not supported (at most {len(self.inputs)} inputs are)"
-            elif value is None:
-                if parameter.required:
-                    yield f"input {parameter.name} is required, and absent"
-            elif value.kind != "tensor":
-                yield f"input {parameter.name} is a {value.kind}; only tensors are supported"
+            if parameter is None or value is None:
+                continue
+            if not any(map(value.may_be, parameter.kinds)):
+                taken = " and ".join(f"{kind}s" for kind in sorted(parameter.kinds))
+                yield f"input {parameter.name} is a {value.kind}; only {taken} are supported"
             elif value.dtype is not None and value.dtype not in parameter.dtypes:
                 yield f"element type {value.dtype} of input {parameter.name} is not supported"
         for value in node.outputs:
             if value is not None and value.dtype in NARROW and value.dtype not in self.narrow:
                 yield f"element type {value.dtype} of output {value.name!r} is not supported"
+            if value is not None and value.kind == "sequence" and not self.gives_sequences:
+                yield f"output {value.name!r} is a sequence; only tensors are supported"
+
+    def form_declines(self, node: Node) -> Iterator[str]:
+        """Each way in which its inputs and attributes are not those of this signature."""
+        for index, value in enumerate(node.inputs):
+            parameter = self.input(index)
+            if parameter is None:
+                yield f"input {index} is not supported (at most {len(self.inputs)} inputs are)"
+            elif value is None and parameter.required:
+                yield f"input {parameter.name} is required, and absent"
         for parameter in self.inputs[len(node.inputs) :]:
             if parameter.required:
                 yield f"input {parameter.name} is required, and absent"
@@ -140,6 +162,7 @@ class Handler:
         since, until: the operator versions it covers (`until` None: no upper bound).
         function: the translator.
         host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
+        definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
 
     def __init__(
@@ -160,6 +183,7 @@ class Handler:
         self.operators = (self.operator,)
         self.function = function
         self.host_form: HostForm | None = None
+        self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
         self._conditions: list[Callable[[Node], object]] = []
         self.__doc__ = function.__doc__
@@ -180,6 +204,10 @@ class Handler:
     def versions(self) -> str:
         """The operator versions covered, as text: '7-', '1-12', '9'."""
         return str(self.since) if self.since == self.until else f"{self.since}-{self.until or ''}"
+
+    def covers(self, version: int) -> bool:
+        """True where the operator's `version` is one that the handler speaks of at all."""
+        return self.since <= version and (self.until is None or version <= self.until)
 
     def condition(self, predicate: Callable[[Node], object]) -> Callable[[Node], object]:
         """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline.
@@ -202,11 +230,50 @@ class Handler:
         self.host_form = HostForm(function, expands, _takes_context(function))
         return function
 
+    def schema(self, inference: Callable[..., Any] | None = None, *, outputs: Outputs = ("Y",)) -> Any:
+        """Say that the operator is the pack's own: ONNX Runtime has no schema of it, and learns this one.
+
+        As a decorator, it gives the inference of element types and shapes. `handler.schema()` alone will do where the
+        translator can find them by itself, on stand-in inputs: where no input is `Host`, and no element type one that
+        MLX lacks.
+
+        Args:
+            inference: takes the inputs as `Value`s (what counts is `dtype` and `shape`, whose dimensions are numbers,
+                names or None, or which is None itself; an absent input is None) and those of the attributes that it
+                names as keywords. It returns one of them, or an `Output`, or a tuple of these, in ONNX order.
+            outputs: the outputs by name, `"mask?"` where it is optional, `"parts..."` where it is variadic; or a
+                mapping from them to an element type, or to the name of the input that has the same. Say it where inputs
+                may be of unknown rank and an output is of another type than the last input: ONNX Runtime takes no
+                inferred type without a rank.
+
+        Raises:
+            ContractError: the kind of an attribute cannot be told, or the declaration contradicts itself.
+        """
+        self.definition = self._definition(inference, outputs)
+        if inference is None:
+            return lambda given: self.schema(given, outputs=outputs)
+        return inference
+
+    def _definition(self, inference: Callable[..., Any] | None, outputs: Outputs) -> Schema:
+        signature = self.signature
+        if signature.extra_attributes or any(sign in self.operator for sign in "*?["):
+            raise ContractError(f"{_name(self.function)}: a schema is of one operator, and names all of its attributes")
+        if not 1 <= self.since <= HIGHEST_VERSION:
+            raise ContractError(f"{_name(self.function)}: a schema's first version is from 1 to {HIGHEST_VERSION}")
+        defaults = {name: None if each is _REQUIRED else each for name, each in signature.attributes.items()}
+        if inference is not None:
+            check_inference(inference, len(signature.inputs), signature.variadic is not None)
+        return Schema(
+            outputs_of_declaration(outputs, [each.name for each in (*signature.inputs, signature.variadic) if each]),
+            kinds_of(self.function, defaults),
+            inference,
+        )
+
     def reason(self, node: Node) -> str | None:
         """Why this handler does not take `node`, or None where it does."""
-        if node.since_version < self.since or (self.until is not None and node.since_version > self.until):
+        if not self.covers(node.since_version):
             return f"version {node.since_version} of the operator is not supported (versions {self.versions} are)"
-        refusal = next(self.signature.declines(node), None)
+        refusal = next(self.declines(node), None)
         if refusal is not None:
             return refusal
         try:
@@ -216,6 +283,17 @@ class Handler:
         except Decline as decline:
             return str(decline)
         return None
+
+    def declines(self, node: Node) -> Iterator[str]:
+        """Each way in which `node` asks for what the signature and the schema do not have."""
+        yield from self.signature.type_declines(node)
+        yield from self.form_declines(node)
+
+    def form_declines(self, node: Node) -> Iterator[str]:
+        """Those ways that are about which inputs, outputs and attributes there are."""
+        yield from self.signature.form_declines(node)
+        if self.definition is not None:
+            yield from self.definition.declines(node)
 
     @hookimpl
     def claim(self, node: Node) -> bool | None:
@@ -256,9 +334,10 @@ def op(
 
     The function's signature is the operator's: positional parameters are the inputs in ONNX order under ONNX's names
     (a default of None makes one optional, `*name` is variadic, the annotation `Host` asks for its elements as a NumPy
-    array); keyword-only parameters are the attributes with ONNX's defaults (none: required). A first parameter named
-    `ctx` receives the `Context`. It returns the output, or a tuple of outputs in ONNX order; more outputs than the node
-    has may be returned, since what nobody uses is never computed.
+    array, `Tensors` takes a sequence); keyword-only parameters are the attributes with ONNX's defaults (none:
+    required). A first parameter named `ctx` receives the `Context`. It returns the output, or a tuple of outputs in
+    ONNX order; more outputs than the node has may be returned, since what nobody uses is never computed. Where it gives
+    sequences, the annotation of what it returns names `Tensors`.
 
     Args:
         name: the op type, or `domain::OpType` outside ai.onnx.
@@ -275,7 +354,18 @@ def op(
     return decorate
 
 
-def _places(function: Callable[..., Any], names: Collection[str]) -> dict[str, Place]:
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a translator, by parameter, and that of what it returns."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise ContractError(
+            f"{_name(function)}: its annotations cannot be read ({error}); what they name must be imported when the "
+            "module runs, not under TYPE_CHECKING, and at its top level"
+        ) from error
+
+
+def _places(hints: Mapping[str, Any], names: Collection[str]) -> dict[str, Place]:
     """The marked parameters of a translator, whether or not `| None` stands beside the mark."""
 
     def mark(hint: Any) -> Place | None:
@@ -283,15 +373,18 @@ def _places(function: Callable[..., Any], names: Collection[str]) -> dict[str, P
         inner = (mark(each) for each in get_args(hint))
         return next((each for each in (*own, *inner) if each is not None), None)
 
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, AttributeError, TypeError, SyntaxError) as error:
-        raise ContractError(
-            f"{_name(function)}: its annotations cannot be read ({error}); what they name must be imported when the "
-            "module runs, not under TYPE_CHECKING, and at its top level"
-        ) from error
     found = {name: mark(hints[name]) for name in names if name in hints}
     return {name: place for name, place in found.items() if place is not None}
+
+
+def _kinds(hint: Any) -> frozenset[str]:
+    """The kinds of value that an input's annotation allows: `Tensors` is a sequence, anything else a tensor."""
+    either = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return frozenset("sequence" if each is Tensors else "tensor" for each in either if each is not NoneType)
+
+
+def _names_tensors(hint: Any) -> bool:
+    return hint is Tensors or any(map(_names_tensors, get_args(hint)))
 
 
 def _dtypes_of(

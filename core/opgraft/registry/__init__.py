@@ -6,12 +6,16 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from opgraft.registry.definitions import UNKNOWN_VERSION, Definition, Parameter, Undefined, set_versions
 from opgraft.registry.dispatch import Candidate, Claim, Claimer, Reason, Registry
 from opgraft.registry.packs import GROUP, OpPlugin, Pack, installed_packs, plugins_of
 from opgraft.registry.policy import OpRule, Policy, load_policy, parse_policy, registry_text
 from opgraft.registry.shipped import shipped_registry_path
 
 ENVIRONMENT_VARIABLE = "OPGRAFT_REGISTRY"
+
+PACKS_VARIABLE = "OPGRAFT_PACKS"
+"""Names, with commas between, of packs that their user turns on: a pack that does nothing unasked looks here."""
 
 
 def load_registry(path: str | Path | None = None) -> Registry:
@@ -38,18 +42,23 @@ def _load(text: str, source: str) -> Registry:
 __all__ = [
     "ENVIRONMENT_VARIABLE",
     "GROUP",
+    "UNKNOWN_VERSION",
     "Candidate",
     "Claim",
     "Claimer",
+    "Definition",
     "OpPlugin",
     "OpRule",
     "Pack",
+    "Parameter",
     "Policy",
     "Reason",
     "Registry",
+    "Undefined",
     "installed_packs",
     "load_policy",
     "load_registry",
     "parse_policy",
     "plugins_of",
+    "set_versions",
 ]

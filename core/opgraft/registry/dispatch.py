@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +12,18 @@ from typing import Any, Protocol
 from opgraft.errors import text_of
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
+from opgraft.registry.definitions import definitions_of
 from opgraft.registry.packs import OpPlugin, Pack, hooks_of
 from opgraft.registry.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words."""
+    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words, or its fault."""
 
     pack: str | None
     text: str
+    fault: bool = False
 
     def __str__(self) -> str:
         return self.text if self.pack is None else f"{self.text} [{self.pack}]"
@@ -61,9 +64,7 @@ class Candidate:
     def covers(self, version: int) -> bool:
         """True where the operator's `version` is one that the handler speaks of at all."""
         handler = self.handler
-        if not isinstance(handler, Handler):
-            return True
-        return handler.since <= version and (handler.until is None or version <= handler.until)
+        return not isinstance(handler, Handler) or handler.covers(version)
 
     @property
     def host_form(self) -> HostForm | None:
@@ -78,12 +79,24 @@ class Candidate:
         return Place.DEVICE if parameter is None else parameter.place
 
 
+SLOW_SECONDS = 0.05
+"""A claim that takes longer is named in the report: a session asks for one for each node."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """What the handlers say of one node: who takes it, or the reasons why nobody does."""
+    """What the handlers say of one node: who takes it, or the reasons why nobody does.
+
+    Attributes:
+        candidate, reasons: one of them.
+        faults: of packs that failed to take it, whether or not another does.
+        slow: the packs that took long to decide, with the seconds.
+    """
 
     candidate: Candidate | None
     reasons: tuple[Reason, ...] = ()
+    faults: tuple[Reason, ...] = ()
+    slow: tuple[tuple[str, float], ...] = ()
 
 
 class Claimer(Protocol):
@@ -94,11 +107,17 @@ class Claimer(Protocol):
 
 
 class Registry:
-    """The packs in use under one policy."""
+    """The packs in use under one policy.
+
+    Attributes:
+        definitions: the operators that packs define, by `domain::OpType`.
+        undefined: those that a pack defines and that are left out, with the reason.
+    """
 
     def __init__(self, packs: Sequence[Pack], policy: Policy) -> None:
         self.packs = tuple(packs)
         self.policy = policy
+        self.definitions, self.undefined = definitions_of(self.packs, policy)
         self._operators: dict[str, tuple[Candidate, ...]] = {}
         self._exact: dict[str, list[tuple[str, OpPlugin]]] = {}
         self._patterns: list[tuple[str, str, OpPlugin]] = []
@@ -136,28 +155,26 @@ class Registry:
         """
         candidates = self.candidates(node.operator)
         reasons: list[Reason] = []
+        slow: list[tuple[str, float]] = []
         for candidate in candidates:
             if not candidate.covers(node.since_version):
                 continue
-            try:
-                if candidate.claim(node=node):
-                    problem = problem_with(node, candidate) if problem_with else None
-                    if problem is None:
-                        return Claim(candidate)
-                    reasons.append(problem)
-                else:
-                    texts = [text for text in candidate.decline_reason(node=node) if text]
-                    reasons += [Reason(candidate.pack, text) for text in texts or ["declined without a reason"]]
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
-                reasons.append(Reason(candidate.culprit(error), f"its claim failed: {text_of(error)}"))
+            started = time.perf_counter()
+            refusals = _refusals(candidate, node, problem_with)
+            seconds = time.perf_counter() - started
+            if seconds > SLOW_SECONDS:
+                slow.append((candidate.pack, seconds))
+            if not refusals:
+                return Claim(candidate, (), _faults(reasons), tuple(slow))
+            reasons += refusals
         if reasons:
-            return Claim(None, tuple(reasons))
+            return Claim(None, tuple(reasons), _faults(reasons), tuple(slow))
         return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
 
     def nobody(self, operator: str) -> tuple[Reason, ...]:
         """Why no handler of an operator is asked: none is there, or the policy holds all of them back."""
+        if operator in self.undefined:
+            return (Reason(None, self.undefined[operator].reason),)
         denials = {pack: self.policy.denial(operator, pack) for pack, _ in self.known_to(operator)}
         held_back = tuple(Reason(pack, denial) for pack, denial in denials.items() if denial)
         return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
@@ -174,7 +191,9 @@ class Registry:
         order = self.policy.order([pack.name for pack in self.packs], operator)
         asked: list[tuple[str, OpPlugin]] = []
         for pack, plugin in sorted(known, key=lambda entry: order.index(entry[0]) if entry[0] in order else -1):
-            if pack in order and all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
+            if pack not in order or self._is_of_another(operator, pack, plugin):
+                continue
+            if all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
                 asked.append((pack, plugin))
         wrappers = [(pack, plugin) for pack, plugin in asked if only_wraps(plugin)]
         return tuple(
@@ -182,6 +201,34 @@ class Registry:
             for pack, plugin in asked
             if all(plugin is not each for _, each in wrappers)
         )
+
+    def _is_of_another(self, operator: str, pack: str, plugin: OpPlugin) -> bool:
+        """True for a handler of a defined operator whose own definition is not the one that counts: what it handles
+        has the name of that operator, and is another."""
+        if not isinstance(plugin, Handler) or plugin.definition is None:
+            return False
+        definition = self.definitions.get(operator)
+        return definition is None or definition.pack != pack
+
+
+def _refusals(
+    candidate: Candidate, node: Node, problem_with: Callable[[Node, Candidate], Reason | None] | None
+) -> list[Reason]:
+    """Why one handler does not take a node, or cannot; nothing where it does."""
+    try:
+        if candidate.claim(node=node):
+            problem = problem_with(node, candidate) if problem_with else None
+            return [] if problem is None else [problem]
+        texts = [text for text in candidate.decline_reason(node=node) if text]
+        return [Reason(candidate.pack, text) for text in texts or ["declined without a reason"]]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
+        return [Reason(candidate.culprit(error), f"its claim failed: {text_of(error)}", fault=True)]
+
+
+def _faults(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    return tuple(reason for reason in reasons if reason.fault) if reasons else ()
 
 
 def _package(plugin: OpPlugin) -> str:

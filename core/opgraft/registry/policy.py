@@ -69,6 +69,10 @@ class Policy:
             order = preferred + [name for name in order if name not in preferred]
         return [name for name in order if not _holds(self.disabled, name)]
 
+    def places(self, pack: str, operator: str) -> bool:
+        """Whether the file says where among others `pack` is asked for an operator."""
+        return pack in self.packs or any(pack in rule.prefer for _, rule in self.rules_for(operator))
+
     def denial(self, operator: str, pack: str) -> str | None:
         """The line that keeps `pack` from `operator`, or None where nothing does."""
         if _holds(self.disabled, pack):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -94,6 +94,13 @@ def _fields(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
+@cache
+def _has_default(kind: type, name: str) -> bool:
+    """True for what a document may lack that an older opgraft wrote."""
+    field = next(field for field in dataclasses.fields(kind) if field.name == name)
+    return field.default is not dataclasses.MISSING
+
+
 @lru_cache(maxsize=64)
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
@@ -105,7 +112,8 @@ def _built(hint: Any, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise TypeError(f"{hint.__name__} is {value!r}")
         hints = _hints(hint)
-        return hint(**{name: _built(hints[name], value[name]) for name in _fields(hint)})
+        given = (name for name in _fields(hint) if name in value or not _has_default(hint, name))
+        return hint(**{name: _built(hints[name], value[name]) for name in given})
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is tuple:
         if not isinstance(value, list):

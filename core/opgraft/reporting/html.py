@@ -125,6 +125,10 @@ def _tables(report: Report) -> dict[str, Any]:
             ]
             for each in report.crossings
         ],
+        "faults": [
+            [each.pack, each.operator, each.count, each.reason, ", ".join(each.nodes)]
+            for each in report.coverage.faults
+        ],
         "breaks": [
             [each.node, each.operator, each.input, cause_text(each), each.subgraph + 1] for each in report.breaks
         ],

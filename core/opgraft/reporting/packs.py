@@ -94,7 +94,7 @@ def _summary(pack: Pack, registry: Registry, order: Sequence[str]) -> PackSummar
 def _state(pack: Pack, registry: Registry, order: Sequence[str]) -> str:
     if pack.error:
         return f"left out: {pack.error}"
-    return "asked" if pack.name in order else f"not asked: {registry.policy.denial('', pack.name)}"
+    return "asked" if pack.name in order else f"disabled: {registry.policy.denial('', pack.name)}"
 
 
 def summaries_of_handlers(registry: Registry, operator: str, pack: str | None = None) -> list[HandlerSummary]:

@@ -102,6 +102,14 @@ class Report:
         return self.coverage.operators
 
     @property
+    def nodes(self) -> int:
+        return self.coverage.nodes
+
+    @property
+    def claimed(self) -> int:
+        return self.coverage.claimed
+
+    @property
     def percentage(self) -> float:
         """Claimed nodes in percent of all."""
         return self.coverage.percentage

@@ -9,9 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from opgraft.reporting.coverage import Coverage, OperatorCoverage
+from opgraft.reporting.coverage import Coverage, Fault, OperatorCoverage
 from opgraft.reporting.packs import HandlerSummary, PackSummary
 from opgraft.text import printable
+
+SLOW_CLAIMS_SHOWN = 5
 
 
 def render(coverage: Coverage) -> RenderableType:
@@ -21,6 +23,8 @@ def render(coverage: Coverage) -> RenderableType:
     declined = [each for each in coverage.operators if each.declined]
     if declined:
         parts.append(reasons_table(declined))
+    if coverage.faults:
+        parts.append(faults_table(coverage.faults))
     return Group(*parts)
 
 
@@ -33,6 +37,9 @@ def summary(coverage: Coverage) -> Iterable[str]:
     sizes = ", ".join(map(str, coverage.subgraphs[:8])) + (", ..." if len(coverage.subgraphs) > 8 else "")
     yield f"subgraphs: {len(coverage.subgraphs)}" + (f" (nodes in each: {sizes})" if sizes else "")
     yield f"MLX device: {coverage.device}"
+    for claim in coverage.slow_claims[:SLOW_CLAIMS_SHOWN]:
+        where = f"{claim.operator} {claim.node!r}"
+        yield printable(f"the pack {claim.pack} took {1000 * claim.seconds:.0f} ms to decide about {where}")
 
 
 def operators_table(operators: Iterable[OperatorCoverage]) -> Table:
@@ -66,6 +73,17 @@ def reasons_table(operators: Iterable[OperatorCoverage]) -> Table:
                 Text(printable("; ".join([reason.reason + said_by, *reason.also]))),
                 Text(printable(", ".join(reason.nodes))),
             )
+    return table
+
+
+def faults_table(faults: Iterable[Fault]) -> Table:
+    """A line for each fault of a pack."""
+    table = table_of("Faults of packs, which were passed over")
+    for heading in ("pack", "operator", "nodes", "fault", "for instance"):
+        table.add_column(heading, overflow="fold", justify="right" if heading == "nodes" else "left")
+    for each in faults:
+        cells = (each.pack, each.operator, str(each.count), each.reason, ", ".join(each.nodes))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from opgraft.reporting.breaks import GraphBreak
 from opgraft.reporting.report import Report
-from opgraft.reporting.terminal import operators_table, reasons_table, spaced, summary, table_of
+from opgraft.reporting.terminal import faults_table, operators_table, reasons_table, spaced, summary, table_of
 from opgraft.reporting.what_if import DeclinedGroup, WhatIf
 from opgraft.reporting.wording import cause_text, counted, saving_text, traffic_text
 from opgraft.text import printable
@@ -24,6 +24,8 @@ def render_report(report: Report) -> RenderableType:
     parts.append(operators_table(report.operators))
     if report.coverage.declined:
         parts.append(reasons_table([each for each in report.operators if each.declined]))
+    if report.coverage.faults:
+        parts.append(faults_table(report.coverage.faults))
     if report.what_if:
         parts += _what_if(report.what_if)
     parts += _offers(report.declined)

@@ -494,6 +494,10 @@ const tables = {
     columns: [text("operator"), number("nodes"), text("reason"), text("for instance"), text("installed packs that would take them")],
     rows: data.tables.declined, onRow: (row) => show(nodesOfGroups(row[5])), rowTitle: "Show its nodes",
   },
+  "Faults of packs": {
+    columns: [text("pack"), text("operator"), number("nodes"), text("fault"), text("for instance")],
+    rows: data.tables.faults,
+  },
   Operators: {
     columns: [text("operator"), number("claimed"), number("declined"), text("pack")],
     rows: data.tables.operators, onRow: (row) => show(all.filter((node) => graph.operators[graph.operator[node]] === row[0])),

@@ -1,0 +1,294 @@
+"""Element types and shapes of the outputs of operators that packs define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import onnx
+
+from opgraft.engine.lanes import lane
+from opgraft.engine.verify import stand_ins, translated
+from opgraft.errors import ContractError, OpgraftError
+from opgraft.graph import Dim, Graph, Node, Shape, Value
+from opgraft.graph.element_types import HELD
+from opgraft.graph.onnx_source import graph_of_model
+from opgraft.ops import Handler, Output
+from opgraft.ops.arrays import as_held, element_type
+from opgraft.ops.handler import Place
+from opgraft.ops.schema import Schema, keywords_taken
+from opgraft.registry import UNKNOWN_VERSION, Candidate, Definition, set_versions
+
+NOTHING: Final = Output(None)
+"""What is known of an output of which nothing is."""
+
+_RANKS: Final = range(5)
+"""What an input of unknown rank is taken to have, in turn."""
+
+_OWN_SIZES: Final = ((2, 3, 5, 7, 11, 13, 17, 19), (53, 59, 61, 67, 71, 73, 79, 83))
+_COMMON_SIZES: Final = ((4, 8), (16, 32), (224, 448), (1, 2))
+"""Pairs of sizes that unknown dimensions are taken to have."""
+
+
+def infer_outputs(node: Node, definition: Definition) -> list[Output]:
+    """What is known of the outputs of a node before it runs.
+
+    Args:
+        node: its inputs' types are read, its outputs' are not. Its version may be unknown: what the versions that take
+            its form do not agree on is not known then.
+        definition: of its operator.
+
+    Returns:
+        An output for each one that the node has, or more; none where no handler takes it as it is.
+
+    Raises:
+        ContractError: the handler's inference failed, or gave what no output can be.
+    """
+    handlers = [handler for handler in definition.handlers_for(node) if next(handler.declines(node), None) is None]
+    return _agreed([_outputs(node, handler, definition.pack) for handler in handlers])
+
+
+def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], folder: str | Path = ".") -> Graph:
+    """The graph of a model, as `graph_of_model` gives it, in which operators that packs define have their versions and
+    the types that are inferred for them.
+
+    Args:
+        model: the model.
+        definitions: of those operators, by operator.
+        folder: where the model's external data lies.
+
+    Raises:
+        ModelError: its nodes form a cycle.
+    """
+
+    def infer(node: Node) -> Sequence[Value]:
+        definition = definitions.get(node.operator)
+        if definition is None:
+            return ()
+        try:
+            outputs = infer_outputs(node, definition)
+        except ContractError:  # what is wrong is found again when the claim is tried
+            return ()
+        return [
+            replace(value, dtype=output.dtype, shape=output.shape)
+            for value, output in zip(node.outputs, outputs, strict=False)
+            if value is not None
+        ]
+
+    graph = graph_of_model(model, folder, infer if definitions else None)
+    set_versions(graph, definitions)
+    return graph
+
+
+def cannot_infer(handler: Handler) -> str | None:
+    """Why no element types can be inferred for a handler's operator whatever its node, or None where they can."""
+    schema = handler.definition
+    if schema is None or schema.inference is not None or all(each.dtype for each in schema.outputs):
+        return None
+    signature = handler.signature
+    hosts = [each.name for each in (*signature.inputs, signature.variadic) if each and each.place is Place.HOST]
+    cure = "give .schema a function, or outputs={name: element type, or input that has the same}"
+    if hosts:
+        return f"the element types of its outputs are unknown, since input {hosts[0]} is Host; {cure}"
+    if signature.narrow:
+        return f"the element types of its outputs are unknown, since MLX lacks {sorted(signature.narrow)[0]}; {cure}"
+    return None
+
+
+def _agreed(found: Sequence[Sequence[Output]]) -> list[Output]:
+    """What all of several findings say."""
+    if not found:
+        return []
+    return [
+        Output(_same([each.dtype for each in one]), _same_shape([each.shape for each in one]))
+        for one in zip(*found, strict=False)
+    ]
+
+
+def _same(values: Sequence[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _same_shape(shapes: Sequence[Shape | None]) -> Shape | None:
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(shapes) or len({len(shape) for shape in known}) != 1:
+        return None
+    return tuple(_same(dims) for dims in zip(*known, strict=True))
+
+
+def _outputs(node: Node, handler: Handler, pack: str) -> list[Output]:
+    schema = handler.definition
+    assert schema is not None
+    if node.since_version == UNKNOWN_VERSION:
+        node = _with_shapes(node, lambda _, shape: shape)
+        node.since_version = handler.since
+    try:
+        if schema.inference is not None:
+            return _by_function(node, handler, schema.inference)
+        found = _by_translation(node, Candidate.of(pack, handler, ()))
+        return list(_with_declared_types(node, handler, schema, found))
+    except OpgraftError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise ContractError(
+            f"the inference of {handler.operator} [{pack}] failed for node {node.label!r}: {text}"
+        ) from error
+
+
+def _by_function(node: Node, handler: Handler, inference: Callable[..., Any]) -> list[Output]:
+    missing = [None] * (len(handler.signature.inputs) - len(node.inputs))
+    attributes = {**handler.signature.attributes, **handler.signature.keywords(node)}
+    results = inference(*node.inputs, *missing, **keywords_taken(inference, attributes))
+    return [_checked(result) for result in (results if isinstance(results, tuple | list) else (results,))]
+
+
+def _checked(result: Any) -> Output:
+    """What an inference function gave for one output.
+
+    Raises:
+        TypeError, ValueError: it is no output.
+    """
+    if not isinstance(result, Output | Value):
+        raise TypeError(f"it gave a {type(result).__name__}, and not one of the inputs or an Output")
+    if result.dtype is not None and result.dtype not in HELD:
+        raise ValueError(f"{result.dtype!r} is not an element type that an output can have")
+    shape = None if result.shape is None else tuple(_dimension(dim) for dim in result.shape)
+    return Output(result.dtype, shape)
+
+
+def _dimension(dim: Any) -> Dim:
+    if isinstance(dim, bool) or not isinstance(dim, int | str | None):
+        raise TypeError(f"{dim!r} is not a dimension: an int, a name, or None")
+    if isinstance(dim, int) and dim < 0:
+        raise ValueError(f"a dimension is {dim}")
+    return dim
+
+
+def _with_declared_types(node: Node, handler: Handler, schema: Schema, found: Sequence[Output]) -> Iterator[Output]:
+    signature = handler.signature
+    names = [each.name for each in (*signature.inputs, signature.variadic) if each is not None]
+    for index in range(max(len(found), node.needed_outputs)):
+        output = found[index] if index < len(found) else NOTHING
+        parameter = schema.output(index)
+        declared = None if parameter is None else parameter.dtype
+        if declared in names:
+            declared = node.dtype(names.index(declared))
+        yield Output(declared, output.shape) if declared is not None else output
+
+
+def _by_translation(node: Node, candidate: Candidate) -> list[Output]:
+    """What the translator gives for stand-in inputs. Empty where it cannot be tried."""
+    if all(value is None or value.shape is not None for value in node.inputs):
+        return _of_known_ranks(node, candidate)
+    found: list[list[Output]] = []
+    failures: list[Exception] = []
+    for rank in _RANKS:
+        try:
+            found.append(_of_known_ranks(with_unknown_ranks(node, rank), candidate))
+        except Exception as error:  # a rank that the operator does not take, perhaps
+            failures.append(error)
+    if not found:
+        raise failures[-1]
+    outputs = _agreed(found)
+    return [Output(each.dtype) for each in outputs] if failures else outputs
+
+
+def with_unknown_ranks(node: Node, rank: int) -> Node:
+    """The node as it is if inputs of unknown rank are of `rank`."""
+    return _with_shapes(node, lambda _, shape: (None,) * rank if shape is None else shape)
+
+
+def _with_shapes(node: Node, shape_of: Callable[[int, Shape | None], Shape | None]) -> Node:
+    """The node with inputs of other shapes; `shape_of` is given each one's index and its shape."""
+    inputs = tuple(
+        None if value is None else replace(value, shape=shape_of(index, value.shape))
+        for index, value in enumerate(node.inputs)
+    )
+    made = replace(node, inputs=inputs)
+    made.graph = node.graph
+    return made
+
+
+def _of_known_ranks(node: Node, candidate: Candidate) -> list[Output]:
+    """Outputs by translation where all ranks are known: twice, with other sizes for the unknown dimensions, so that
+    a dimension which comes out the same is known, and one that comes out as a named one does is that."""
+    unknown = _unknown_dimensions(node)
+    if not unknown:
+        return _tried(node, candidate)
+    failure: Exception | None = None
+    for first, second in _assignments(unknown):
+        try:
+            once, again = (_tried(_sized(node, sizes), candidate) for sizes in (first, second))
+        except Exception as error:  # sizes that do not fit, perhaps
+            failure = error
+            continue
+        distinct = len(set(first.values())) == len(first)
+        names: dict[tuple[Dim, Dim], str] = {}
+        if distinct:
+            names = {(first[key], second[key]): key for key in first if isinstance(key, str)}
+        return [
+            Output(one.dtype, _dimensions(one.shape, two.shape, names)) for one, two in zip(once, again, strict=False)
+        ]
+    raise failure or ValueError("no size fits")
+
+
+_Unknown: TypeAlias = str | tuple[int, int]
+"""An unknown dimension: its name, or input and axis where it has none."""
+
+
+def _unknown(index: int, axis: int, dim: Dim) -> _Unknown:
+    return dim if isinstance(dim, str) else (index, axis)
+
+
+def _unknown_dimensions(node: Node) -> list[_Unknown]:
+    found = (
+        _unknown(index, axis, dim)
+        for index, value in enumerate(node.inputs)
+        if value is not None
+        for axis, dim in enumerate(value.shape or ())
+        if not isinstance(dim, int)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _assignments(unknown: Sequence[_Unknown]) -> Iterator[tuple[dict[_Unknown, int], dict[_Unknown, int]]]:
+    """Pairs of sizes for unknown dimensions: each its own, then, for operators that need equal ones, one for all."""
+    if len(unknown) <= len(_OWN_SIZES[0]):
+        first, second = (dict(zip(unknown, sizes, strict=False)) for sizes in _OWN_SIZES)
+        yield first, second
+    for one, other in _COMMON_SIZES:
+        yield dict.fromkeys(unknown, one), dict.fromkeys(unknown, other)
+
+
+def _sized(node: Node, sizes: dict[_Unknown, int]) -> Node:
+    def shape_of(index: int, shape: Shape | None) -> Shape:
+        return tuple(
+            dim if isinstance(dim, int) else sizes[_unknown(index, axis, dim)] for axis, dim in enumerate(shape or ())
+        )
+
+    return _with_shapes(node, shape_of)
+
+
+def _dimensions(shape: Shape | None, other: Shape | None, names: dict[tuple[Dim, Dim], str]) -> Shape | None:
+    if shape is None or other is None or len(shape) != len(other):
+        return None
+    return tuple(one if one == two else names.get((one, two)) for one, two in zip(shape, other, strict=True))
+
+
+def _tried(node: Node, candidate: Candidate) -> list[Output]:
+    """What the translator gives for stand-in inputs; empty where it cannot be tried."""
+    with lane("cpu"):
+        inputs = stand_ins(node, candidate, 1)
+        if inputs is None:
+            return []
+        return [_seen(result) for result in translated(node, candidate, inputs, "cpu")]
+
+
+def _seen(result: Any) -> Output:
+    if result is None:  # an output that the node does not have
+        return NOTHING
+    held = as_held(result)
+    return Output(element_type(held), tuple(held.shape))
