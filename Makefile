@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test lint models browser conformance exporters bench-partition bench-dispatch clean
+.PHONY: demo test lint models browser conformance exporters bench-partition bench-dispatch bench-report clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,7 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from report import large_model
 from reporting_models import DETECTOR, HOSTILE, surveyed
 
 from opgraft.reporting import Report
@@ -68,21 +65,6 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return surveyed(DETECTOR, tmp_path_factory.mktemp("registry"), ["Split", "Resize", "MaxPool", "Softmax"])
-
-
-def large_model(count: int) -> onnx.ModelProto:
-    """`count` nodes, each of which reads one of the few before it, and two in three of them another one."""
-    generator = random.Random(1)
-    names = ["x"]
-    nodes = []
-    for number in range(count):
-        operator = generator.choice(["Relu", "Neg", "Sigmoid", "Tanh", "Exp", "Add", "Mul", "Max", "Min", "Floor"])
-        inputs = [names[-1], generator.choice(names[-12:])] if operator in ("Add", "Mul", "Max", "Min") else [names[-1]]
-        names.append(f"layers.{number // 10}.{operator}_{number}")
-        nodes.append(helper.make_node(operator, inputs, [names[-1]], name="/" + names[-1]))
-    first, last = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in ("x", names[-1]))
-    graph = helper.make_graph(nodes, "large", [first], [last])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 def picture(page: Any, name: str) -> None:
