@@ -2,8 +2,8 @@
 
 A model of 10,000 nodes, each of which reads the one before it, and two in five of them another one that is near; more
 and more operators are denied. The session (ONNX Runtime reads, optimizes, asks and fuses) and the rest stand apart.
-Seconds are processor time; other work on the machine can still add to them. Exit status 1 where the report on a model in
-fewer than a thousand pieces takes more than 5.
+Seconds are processor time; other work on the machine can still add to them. Exit status 1 where the report on a model
+in fewer than a thousand pieces takes more than 5.
 """
 
 from __future__ import annotations

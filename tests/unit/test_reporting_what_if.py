@@ -188,6 +188,16 @@ class TestGroups:
         )
 
 
+def test_of_very_many_groups_those_with_the_most_nodes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = " ".join(f"x{place + 1} = Elu <alpha = {place // 2 + 2}.0> (x{place})" for place in range(40))
+    model = parsed(f"g (float[2] x0) => (float[2] x40) {{ {nodes} }}")
+    monkeypatch.setattr("opgraft.reporting.what_if._MOST_NODES", 40 * 15)
+    report = reported(model, registry_of(pack=[picky()]))
+    assert len(report.declined) == 20
+    assert sum(len(each.groups) == 1 for each in report.what_if) == 15
+    assert any(len(each.groups) == 20 for each in report.what_if)
+
+
 class TestOffers:
     def test_an_installed_pack_that_is_held_back(self) -> None:
         packs = {"careful": [picky(), op("Neg")(plain)], "bold": [op("Elu", dtypes=FLOATS)(elu)]}

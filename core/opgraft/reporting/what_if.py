@@ -25,8 +25,12 @@ LARGEST_SET: Final = 4
 _WIDTH: Final = 12
 """How many operators are tried as the next of a set."""
 
-_MOST_NODES: Final = 150_000
-"""So many nodes are partitioned in all, at most, to find sets: of a large model, fewer are tried."""
+_MOST_NODES: Final = 600_000
+"""So many nodes are partitioned in all, or a few more: of a large model with very many groups, those with the fewest
+nodes are not tried."""
+
+_MOST_NODES_FOR_SETS: Final = 150_000
+"""As many of them, at most, to build sets."""
 
 Place = tuple[int, int]
 """The number of a showing, of those that stand, and the index of a node in it."""
@@ -238,13 +242,14 @@ def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
     operator, or what one node with bodies needs, or is built from the most helpful group by adding the one that helps
     most, as long as that brings anything.
     """
-    groups = range(len(simulation.declined.groups))
+    groups = range(min(len(simulation.declined.groups), max(_WIDTH, _MOST_NODES // max(len(simulation.places), 1))))
     found: dict[tuple[int, ...], Split] = {(group,): simulation.split([group]) for group in groups}
     found.update(_built_sets(simulation, sorted(groups, key=lambda group: _rank(found[group,]))))
-    for together in _belonging_together(simulation.declined):
+    for together in sorted(_belonging_together(simulation.declined))[: len(groups)]:
         found[together] = simulation.split(together)
-    if len(groups) > 1:
-        found[tuple(groups)] = simulation.split(groups)
+    everything = tuple(range(len(simulation.declined.groups)))
+    if len(everything) > 1:
+        found[everything] = simulation.split(everything)
     before = simulation.split()
     ranked = sorted(found, key=lambda chosen: (_rank(found[chosen]), len(chosen)))
     return tuple(
@@ -263,7 +268,7 @@ def _belonging_together(declined: Declined) -> set[tuple[int, ...]]:
 
 
 def _built_sets(simulation: Simulation, ranked: Sequence[int]) -> dict[tuple[int, ...], Split]:
-    affordable = _MOST_NODES // max(len(simulation.places), 1)
+    affordable = _MOST_NODES_FOR_SETS // max(len(simulation.places), 1)
     found: dict[tuple[int, ...], Split] = {}
     chosen = tuple(ranked[:1])
     while len(chosen) < min(LARGEST_SET, len(ranked) - 1):
