@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import json
 import os
 import platform
 import sys
@@ -173,6 +174,40 @@ def report(
 
     asked = Request(models, comparing, registries, dict(sizes), dict(options), view or "terminal", html, fail_under)
     run(asked, console())
+
+
+@main.command(cls=_Command)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
+@click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=SIZE_HELP)
+@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="How many runs of each count.")
+@click.option("--warm-up", type=click.IntRange(0), default=3, show_default=True, help="How many come before them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@provider_option
+def bench(
+    model: Path,
+    inputs: Path | None,
+    sizes: tuple[tuple[str, int], ...],
+    runs: int,
+    warm_up: int,
+    as_json: bool,
+    options: tuple[tuple[str, str], ...],
+) -> None:
+    """Time MODEL on the EP against the CPU EP, turn by turn, and see where the slower one spends its time."""
+    from opgraft.benchmark import benchmark
+    from opgraft.graph.onnx_source import load_model
+    from opgraft.reporting.terminal_bench import benchmark_document, render_benchmark
+    from opgraft.sessions import sample_inputs
+
+    def feeds(session: Any) -> dict[str, Array]:
+        return sample_inputs(session, dict(sizes)).inputs if inputs is None else _read_npz(inputs, session)
+
+    load_model(model)
+    found = benchmark(model, feeds, dict(options), runs=runs, warm_ups=warm_up)
+    if as_json:
+        click.echo(json.dumps(benchmark_document(found), indent=1))
+    else:
+        console().print(render_benchmark(found))
 
 
 @main.command(cls=_Command)

@@ -166,7 +166,7 @@ def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]
     options.log_severity_level = _SEVERITY_FATAL
     try:
         with observed(look) as seen:
-            return onnxruntime.InferenceSession(_source(model), options), seen
+            return onnxruntime.InferenceSession(source_of(model), options), seen
     except Exception as error:
         raise _refusal(model, error, load_registry()) from error
 
@@ -198,7 +198,7 @@ def open_cpu_session(model: Model) -> Any:
     options.log_severity_level = _SEVERITY_FATAL
     options.register_custom_ops_library(library_path())
     try:
-        return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(source_of(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise _refusal(model, error, load_registry()) from error
 
@@ -261,11 +261,9 @@ def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: in
 
 
 def _random_array(generator: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> Array:
-    if dtype.kind == "b":
-        return generator.random(shape) < 0.5
-    if dtype.kind in "iu":
-        return generator.integers(0, 2, shape).astype(dtype)
-    return generator.random(shape).astype(dtype)
+    if dtype.kind in "biu":
+        return np.asarray(generator.integers(0, 2, shape), dtype)
+    return np.asarray(generator.random(shape), dtype)
 
 
 _ORT_TYPES: dict[str, np.dtype[Any]] = {
@@ -275,7 +273,8 @@ _ORT_TYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def _source(model: Model) -> str | bytes:
+def source_of(model: Model) -> str | bytes:
+    """A model as `onnxruntime.InferenceSession` takes it."""
     if isinstance(model, onnx.ModelProto):
         return bytes(model.SerializeToString())
     return model if isinstance(model, bytes) else str(model)
