@@ -314,6 +314,19 @@ def test_several_handlers_for_several_element_types() -> None:
     assert inferred([whole, real], ("float16", (3,))) == [("float16", (3,))]
 
 
+def test_versions_that_overlap() -> None:
+    """A handler that came later, for more element types, makes no second meaning of the first one's nodes."""
+    real = make(lambda X: X, since=1, dtypes=FLOATS)
+    whole = make(lambda X: X, since=2, dtypes={"int32"})
+    last = make(lambda X: X[0], since=3, dtypes=FLOATS)
+    for handler in (whole, real, last):
+        handler.schema()
+    assert inferred([whole, real], ("float32", (3, 4))) == [("float32", (3, 4))]
+    assert inferred([whole, real], ("int32", (3, 4))) == [("int32", (3, 4))]
+    assert inferred([last, whole, real], ("float32", (3, 4))) == [("float32", None)]
+    assert inferred([last, whole, real], ("float32", (3, 4)), version=2) == [("float32", (3, 4))]
+
+
 @pytest.mark.parametrize(
     ("policy", "pack"),
     [

@@ -223,7 +223,8 @@ class Handler:
 
         As a decorator, it gives the inference of element types and shapes. `handler.schema()` alone will do where the
         translator can find them by itself, on stand-in inputs: where no input is `Host`, and no element type one that
-        MLX lacks.
+        MLX lacks. Where an optional input stands before a variadic one, a node must give it, if only as "": that is
+        ONNX's rule.
 
         Args:
             inference: takes the inputs as `Value`s (what counts is `dtype` and `shape`, whose dimensions are numbers,
