@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test lint models conformance exporters bench-partition clean
+.PHONY: demo test lint models conformance exporters bench-partition bench-dispatch clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -39,8 +39,8 @@ $(EXPORTERS)/.installed: tests/exporters/requirements.txt
 	$(EXPORTERS)/bin/python -m pip install --quiet -r tests/exporters/requirements.txt
 	touch $@
 
-bench-partition: $(VENV)/.installed-dev
-	$(BIN)/python bench/partition.py
+bench-partition bench-dispatch: bench-%: $(VENV)/.installed-dev
+	$(BIN)/python bench/$*.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

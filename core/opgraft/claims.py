@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from opgraft.bundles import bundles, partition_bundles
 from opgraft.graph import Graph, Node
 from opgraft.graph.element_types import HELD
-from opgraft.partition import partition
 from opgraft.registry import Candidate, Claimer, Reason
 
 DEVICE_TYPES = {"cpu": HELD, "gpu": HELD - {"float64"}}
@@ -19,13 +19,16 @@ class Decision:
     """What was decided about one node: the handler that takes it, or the reasons why none does.
 
     Neither stands where the node was not to be decided: an execution provider has it already. `inner` holds what was
-    decided about the nodes of its bodies, all of them where it is claimed.
+    decided about the nodes of its bodies, all of them where it is claimed. `faults` and `slow` are as in
+    `Claim`.
     """
 
     node: Node
     candidate: Candidate | None
     reasons: tuple[Reason, ...] = ()
     inner: tuple[Decision, ...] = ()
+    faults: tuple[Reason, ...] = ()
+    slow: tuple[tuple[str, float], ...] = ()
 
     @property
     def claimed(self) -> bool:
@@ -69,28 +72,107 @@ def decide(
         for index, node in enumerate(graph.nodes)
     ]
     edges = edges_of(graph.nodes)
+    sequences = _sequences_of(graph)
     while True:
-        supported = [index for index, decision in enumerate(decisions) if decision.claimed]
-        clusters = partition(len(graph.nodes), edges, supported)
-        unfed = {} if feeds_bodies else {index: name for each in clusters for index, name in _unfed(graph, each)}
-        for index, name in unfed.items():
-            reason = (
-                f"only its bodies read {name!r}, and onnxruntime before 1.27 gives no such value to an EP; upgrade it"
-            )
-            decisions[index] = Decision(graph.nodes[index], None, (Reason(None, reason),))
-        if not unfed:
+        supported = {index for index, decision in enumerate(decisions) if decision.claimed}
+        bonds = [bond for each in sequences if not supported.isdisjoint(each.users) for bond in each.bonds]
+        bundled = bundles(len(graph.nodes), edges, bonds)
+        refused = _cut_apart(graph, sequences, bundled, supported)
+        clusters = [] if refused else partition_bundles(bundled, edges, supported)
+        if not feeds_bodies:
+            refused.update(each for cluster in clusters for each in _unfed(graph, cluster))
+        if not refused:
             return Decisions(graph, device, tuple(decisions), tuple(tuple(cluster) for cluster in clusters))
+        for index, text in refused.items():
+            decisions[index] = Decision(graph.nodes[index], None, (Reason(None, text),))
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence of tensors, which never crosses the border of a subgraph: the node that makes it (None: it is an input
+    of the graph) and those that read it, by index."""
+
+    name: str
+    maker: int | None
+    readers: tuple[int, ...]
+
+    @property
+    def users(self) -> tuple[int, ...]:
+        return self.readers if self.maker is None else (self.maker, *self.readers)
+
+    @property
+    def bonds(self) -> list[tuple[int, int]]:
+        return [] if self.maker is None else [(self.maker, reader) for reader in self.readers]
+
+    def crossing(self, graph: Graph, supported: Set[int]) -> str | None:
+        """How it would cross the border of any subgraph of supported nodes; None where it need not."""
+        if self.maker is None:
+            return "enters the subgraph as an input of the graph"
+        if self.maker not in supported:
+            return f"enters the subgraph from {_named(graph.nodes[self.maker])}"
+        if any(output.name == self.name for output in graph.outputs):
+            return "leaves the subgraph as an output of the graph"
+        away = next((reader for reader in self.readers if reader not in supported), None)
+        return None if away is None else f"leaves the subgraph for {_named(graph.nodes[away])}"
+
+
+def _sequences_of(graph: Graph) -> list[_Sequence]:
+    makers: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for value in (*node.inputs, *node.implicit_inputs):
+            if value is not None and value.kind == "sequence":
+                readers.setdefault(value.name, []).append(index)
+        for value in node.outputs:
+            if value is not None and value.kind == "sequence":
+                makers[value.name] = index
+    names = dict.fromkeys((*makers, *readers))
+    return [_Sequence(name, makers.get(name), tuple(dict.fromkeys(readers.get(name, ())))) for name in names]
+
+
+def _cut_apart(
+    graph: Graph, sequences: Sequence[_Sequence], bundled: Sequence[Sequence[int]], supported: Set[int]
+) -> dict[int, str]:
+    """The supported nodes that use sequences and are in a bundle that no cluster can hold, each with the reason."""
+    if not sequences:
+        return {}
+    bundle_of = {node: number for number, bundle in enumerate(bundled) for node in bundle}
+    reasons: dict[int, str] = {}
+    for each in sequences:
+        crossing = each.crossing(graph, supported)
+        if crossing is not None:
+            for user in each.users:
+                reasons.setdefault(bundle_of[user], f"sequence {each.name!r} {crossing}; only tensors can")
+    first = {bundle_of[user]: each.name for each in reversed(sequences) for user in each.users}
+    for number in first.keys() - reasons.keys():
+        outsider = next((node for node in bundled[number] if node not in supported), None)
+        if outsider is not None:
+            beyond = _named(graph.nodes[outsider])
+            reasons[number] = (
+                f"sequence {first[number]!r} leaves the subgraph for nodes beyond {beyond}; only tensors can"
+            )
+    users = sorted({user for each in sequences for user in each.users} & supported)
+    return {user: reasons[bundle_of[user]] for user in users if bundle_of[user] in reasons}
+
+
+def _named(node: Node) -> str:
+    return f"{node.label!r} ({node.operator})"
 
 
 def _unfed(graph: Graph, cluster: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """The nodes of a cluster whose bodies read a value that no node of the cluster makes or reads, and its name."""
+    """The nodes of a cluster whose bodies read a value that no node of the cluster makes or reads, with the reason why
+    they cannot be in it."""
     nodes = [graph.nodes[index] for index in cluster]
     at_hand = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
     for index, node in zip(cluster, nodes, strict=True):
         for value in node.implicit_inputs:
             initializer = graph.find_initializer(value.name)
             if value.name not in at_hand and (initializer is None or not initializer.constant):
-                yield index, value.name
+                yield (
+                    index,
+                    f"only its bodies read {value.name!r}, and onnxruntime before 1.27 gives no such value to an EP; "
+                    "upgrade it",
+                )
                 break
 
 
@@ -101,7 +183,7 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
         return Decision(node, None, (Reason(None, unsupported),))
     claim = registry.claim(node)
     if claim.candidate is None:
-        return Decision(node, None, claim.reasons)
+        return Decision(node, None, claim.reasons, faults=claim.faults, slow=claim.slow)
     inner: list[Decision] = []
     for name, body in node.bodies.items():
         for each in body.nodes:
@@ -110,7 +192,7 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
                 where = f"in {name}, node {each.label!r} ({each.operator}): "
                 return Decision(node, None, tuple(Reason(one.pack, where + one.text) for one in decision.reasons))
             inner.append(decision)
-    return Decision(node, claim.candidate, inner=tuple(inner))
+    return Decision(node, claim.candidate, inner=tuple(inner), faults=claim.faults, slow=claim.slow)
 
 
 def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:
@@ -128,8 +210,8 @@ def _unsupported_types(node: Node, device: str) -> Iterator[str]:
     for value in (*node.inputs, *node.outputs):
         if value is None:
             continue
-        if value.kind != "tensor":
-            yield f"{value.name!r} is a {value.kind}; MLX holds tensors only"
+        if value.kind not in ("tensor", "sequence"):
+            yield f"{value.name!r} is of type {value.kind}; only tensors and sequences of tensors are supported"
         elif value.dtype is not None and value.dtype not in DEVICE_TYPES[device]:
             cure = "; choose device=cpu, or convert the model to float32" if value.dtype == "float64" else ""
             yield f"element type {value.dtype} of {value.name!r} is not one that MLX has on the {device}{cure}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import io
+import os
 import platform
 import sys
 import zipfile
@@ -14,7 +16,6 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from opgraft import __version__
@@ -29,7 +30,9 @@ SIZE_HELP = "Size of a dimension, as in batch=2 or images:3=320 (input:axis); * 
 
 
 def console() -> Console:
-    """A console of at most `WIDTH` columns."""
+    """A console of at most `WIDTH` columns. What its encoding lacks is shown escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     found = Console(highlight=False)
     return found if found.is_terminal and found.width <= WIDTH else Console(highlight=False, width=WIDTH)
 
@@ -78,7 +81,11 @@ class ProviderOption(click.ParamType):  # type: ignore[type-arg]
         return name, text
 
 
-registry_option = click.option("--registry", type=click.Path(path_type=Path), help="The registry.yaml to use.")
+registry_option = click.option("--registry", type=click.Path(), help="The registry.yaml to use.")
+
+pack_option = click.option(
+    "--pack", "packs", multiple=True, help="An op pack to turn on that does nothing unasked; may be repeated."
+)
 
 provider_option = click.option(
     "--option", "-o", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu."
@@ -114,6 +121,7 @@ def demo(options: tuple[tuple[str, str], ...]) -> None:
 @click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How often to run, for the time.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with the CPU EP.")
+@pack_option
 @provider_option
 def run(
     model: Path,
@@ -122,9 +130,11 @@ def run(
     output: Path | None,
     runs: int,
     compare: bool,
+    packs: tuple[str, ...],
     options: tuple[tuple[str, str], ...],
 ) -> None:
     """Run MODEL on the EP, with random inputs unless --inputs gives them."""
+    _turn_on(packs, dict(options).get("registry"))
     results = _run_model(model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs, compare=compare)
     if output is not None:
         try:
@@ -153,24 +163,16 @@ def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str]
 
 @main.command(cls=_Command)
 @registry_option
-def packs(registry: Path | None) -> None:
+def packs(registry: str | None) -> None:
     """List the installed op packs in the order in which they are asked."""
     from opgraft.registry import installed_packs, load_registry
+    from opgraft.reporting.packs import summaries_of_packs
+    from opgraft.reporting.terminal import render_packs
     from opgraft.schemas import left_out
 
     chosen = load_registry(registry)
-    found = {pack.name: pack for pack in installed_packs()}
-    order = chosen.policy.order([pack.name for pack in chosen.packs], "")
-    table = Table(pad_edge=False, box=None, header_style="bold")
-    for heading in ("pack", "distribution", "version", "operators", "state"):
-        table.add_column(heading, overflow="fold")
-    for name in [*order, *sorted(set(found) - set(order))]:
-        pack = found[name]
-        operators = {operator for plugin in pack.plugins for operator in plugin.operators}
-        state = "left out: " + printable(pack.error) if pack.error else "asked" if name in order else "disabled"
-        table.add_row(name, pack.distribution, pack.version, str(len(operators)), Text(state))
     out = console()
-    out.print(table)
+    out.print(render_packs(summaries_of_packs(chosen, installed_packs())))
     for each in left_out(chosen).values():
         packs_of_it = ", ".join(each.packs)
         out.print(Text(printable(f"left out: {each.operator}, which {packs_of_it} would define: {each.reason}")))
@@ -181,32 +183,69 @@ def packs(registry: Path | None) -> None:
 @click.argument("operator", required=False)
 @click.option("--pack", help="Only the operators of this pack.")
 @registry_option
-def ops(operator: str | None, pack: str | None, registry: Path | None) -> None:
-    """List the operators that have handlers; with OPERATOR, its handlers in the order in which they are asked."""
+def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
+    """List the operators that have handlers; with OPERATOR, all about its handlers, in the order they are asked."""
     from opgraft.registry import load_registry
     from opgraft.registry.packs import full_operator
+    from opgraft.reporting.packs import summaries_of_handlers
+    from opgraft.reporting.terminal import render_handlers, render_operators
 
     chosen = load_registry(registry)
     if pack is not None and pack not in {each.name for each in chosen.packs}:
         raise click.UsageError(f"no pack {pack!r}; the packs are {', '.join(each.name for each in chosen.packs)}")
-    names = chosen.operators if operator is None else [full_operator(operator)]
-    table = Table(pad_edge=False, box=None, header_style="bold")
-    table.add_column("operator", no_wrap=True)
-    for heading in ("versions", "pack", "inputs", "attributes"):
-        table.add_column(heading, overflow="fold")
+    if operator is None:
+        handlers = [each for name in chosen.operators for each in summaries_of_handlers(chosen, name, pack)]
+        console().print(render_operators(handlers))
+        return
+    name = full_operator(operator)
+    found = summaries_of_handlers(chosen, name, pack)
+    if not found:
+        raise ModelError("; ".join(str(reason) for reason in chosen.nobody(name)) + _suggestion(operator, chosen))
+    console().print(render_handlers(found))
+
+
+def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
+    """Tell packs that they are asked for by name. They look when they are loaded, and so before anything loads them.
+
+    Raises:
+        UsageError: there is no such pack.
+        ModelError: the registry file keeps it out, or it cannot be loaded.
+    """
+    from opgraft.registry import PACKS_VARIABLE, installed_packs, load_registry
+
+    if not names:
+        return
+    asked = [*filter(None, os.environ.get(PACKS_VARIABLE, "").split(",")), *names]
+    os.environ[PACKS_VARIABLE] = ",".join(dict.fromkeys(asked))
+    policy = load_registry(registry).policy
+    found = {pack.name: pack for pack in installed_packs()}
     for name in names:
-        rows = [_handler_row(name, each) for each in chosen.candidates(name) if pack is None or each.pack == pack]
-        for row in dict.fromkeys(rows):
-            table.add_row(*(Text(cell) for cell in row))
-    if operator is not None and not table.row_count:
-        raise ModelError("; ".join(str(reason) for reason in chosen.nobody(names[0])) + _suggestion(operator, chosen))
-    console().print(table)
+        if name not in found:
+            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(found)}")
+        problem = found[name].error or policy.denial("", name)
+        if problem:
+            raise ModelError(f"the pack {name} cannot be used: {problem}")
 
 
 def _suggestion(operator: str, registry: Any) -> str:
     by_plain_name = {name.rpartition("::")[2].lower(): name for name in registry.operators}
     close = difflib.get_close_matches(operator.rpartition("::")[2].lower(), list(by_plain_name), 1)
     return f" (did you mean {by_plain_name[close[0]]}?)" if close else ""
+
+
+@main.command("new-pack", cls=_Command)
+@click.argument("name")
+@click.option("--op", "operators", multiple=True, required=True, help="An operator, as in acme::Mish; may be repeated.")
+@click.option("--into", type=click.Path(path_type=Path), default=Path("."), help="The folder to write NAME/ in.")
+def new_pack(name: str, operators: tuple[str, ...], into: Path) -> None:
+    """Write an op pack NAME that can be installed, with a handler for each --op and a test that passes."""
+    from opgraft.scaffold import draft_pack, write_pack
+
+    folder = into / name
+    out = console()
+    for path in write_pack(draft_pack(name, operators), folder):
+        out.print(Text(printable(str(path))))
+    out.print(Text(printable(f'Next: cd {folder} && pip install -e ".[test]" && pytest')))
 
 
 @main.command("library-path")
@@ -237,17 +276,6 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "is not installed"
-
-
-def _handler_row(operator: str, candidate: Any) -> tuple[str, ...]:
-    handler = candidate.handler
-    signature = getattr(handler, "signature", None)
-    if signature is None:
-        return operator, "", candidate.pack, "", ""
-    inputs = [each.name if each.required else f"{each.name}?" for each in signature.inputs]
-    if signature.variadic is not None:
-        inputs.append(f"{signature.variadic.name}...")
-    return operator, handler.versions, candidate.pack, ", ".join(inputs), ", ".join(signature.attributes)
 
 
 def _read_npz(path: Path, session: Any) -> dict[str, Array]:

@@ -33,3 +33,12 @@ class TranslationError(OpgraftError):
 
 class ContractError(OpgraftError):
     """A handler or a pack that breaks the contract of `opgraft.ops`."""
+
+
+def text_of(error: BaseException) -> str:
+    """An error's type and message; the type alone where there is no message, or where asking for it fails."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}" if str(error) else kind
+    except BaseException:  # a pack may raise what it likes
+        return kind

@@ -6,7 +6,9 @@ its CPU execution provider.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,24 +18,32 @@ from onnx.reference import ReferenceEvaluator
 
 from opgraft import ort_values
 from opgraft.claims import Decisions, decide
+from opgraft.drawing import Drawing, InputForm, dtypes_by_input
 from opgraft.engine import Program, VerifiedRegistry, read_model
 from opgraft.errors import ContractError, ModelError
 from opgraft.graph import ONNX_DOMAIN, Array, Graph, Value
-from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX, ONNX_OF_NAME
+from opgraft.graph.element_types import ANY, HELD_AS, NAME_OF_ONNX, ONNX_OF_NAME
 from opgraft.graph.onnx_source import storage_form
+from opgraft.ops import Handler
 from opgraft.ops.arrays import element_type, host_from_storage, to_host
 from opgraft.plan import build_plan
-from opgraft.registry import Registry, load_registry
+from opgraft.registry import Pack, Policy, Registry, load_registry
 
 Reference = Literal["cpu", "onnx"]
 """What to compare with: ONNX Runtime's CPU execution provider, or ONNX's own reference evaluator."""
+
+NodeReference = Reference | Callable[..., Any] | Sequence[Array]
+"""The same for one node; or a NumPy function of the operator's signature, or the expected outputs themselves."""
+
+NEWEST_OPSET = 21
+"""Of ai.onnx, where a test does not say which."""
 
 
 def node_model(
     operator: str,
     inputs: Sequence[Array | None],
     *,
-    opset: int = 21,
+    opset: int | None = None,
     outputs: int = 1,
     output_types: Sequence[str | None] = (),
     constant: Sequence[int] = (),
@@ -45,7 +55,7 @@ def node_model(
     Args:
         operator: `OpType` or `domain::OpType`.
         inputs: example arrays for its inputs, None for an absent one. Inputs are named x0, x1, ...; outputs y0, ...
-        opset: the opset of the operator's domain (ai.onnx: 21).
+        opset: the opset of the operator's domain. Default: 21 for ai.onnx, 1 for others.
         outputs: the number of outputs.
         output_types: element type names of the outputs where ONNX's inference does not find them.
         constant: which inputs become initializers.
@@ -54,12 +64,13 @@ def node_model(
     """
     domain, _, op_type = operator.rpartition("::")
     domain = "" if domain == ONNX_DOMAIN else domain
+    opset = opset or (1 if domain else NEWEST_OPSET)
     names = ["" if array is None else f"x{index}" for index, array in enumerate(inputs)]
     results = [f"y{index}" for index in range(outputs)]
     node = helper.make_node(op_type, names, results, domain=domain, name="node", **attributes)
     opsets = [helper.make_opsetid(domain, opset)]
     if domain:
-        opsets.append(helper.make_opsetid("", 21))
+        opsets.append(helper.make_opsetid("", NEWEST_OPSET))
     given = [(index, names[index], np.asarray(array)) for index, array in enumerate(inputs) if array is not None]
     formals = [
         helper.make_tensor_value_info(
@@ -183,23 +194,46 @@ def check_model(
 
 
 def check_node(
-    operator: str,
+    operator: str | Handler,
     *inputs: Array | None,
-    reference: Reference | Sequence[Array] = "cpu",
+    reference: NodeReference = "cpu",
     tolerance: float = 1e-5,
     registry: Registry | None = None,
     device: str = "cpu",
     **model: Any,
 ) -> list[Array]:
-    """`check_model` on a model of one node; `model` holds what `node_model` takes, the node's attributes among it."""
-    proto = node_model(operator, inputs, **model)
-    fixed = model.get("constant", ())
-    given = {f"x{index}": each for index, each in enumerate(inputs) if each is not None and index not in fixed}
+    """`check_model` on a model of one node; `model` holds what `node_model` takes, the node's attributes among it.
+
+    Args:
+        operator: an operator's name, whose handlers are those of the registry; or one handler, which is asked alone.
+        reference: see `NodeReference`.
+    """
+    name, registry = _under_test(operator, registry, model)
+    proto = node_model(name, inputs, **model)
+    given = _feeds(inputs, model.get("constant", ()))
+    if callable(reference):
+        attributes = {key: value for key, value in model.items() if key not in _OF_THE_MODEL}
+        reference = _expected(reference, proto, inputs, attributes, ())
     return check_model(proto, given, reference=reference, tolerance=tolerance, registry=registry, device=device)
 
 
+_OF_THE_MODEL = frozenset(inspect.signature(node_model).parameters)
+
+
+def _under_test(
+    operator: str | Handler, registry: Registry | None, model: dict[str, Any]
+) -> tuple[str, Registry | None]:
+    """The operator's name, and the registry to ask: for a handler, one that knows no other. Where `model` says no
+    opset, it gets one that the handler covers."""
+    if isinstance(operator, str):
+        return operator, registry
+    usual = NEWEST_OPSET if operator.domain == ONNX_DOMAIN else 1
+    model.setdefault("opset", max(operator.since, min(usual, operator.until or usual)))
+    return operator.operator, registry or Registry([Pack("under test", plugins=(operator,))], Policy())
+
+
 def check_declined(
-    operator: str,
+    operator: str | Handler,
     *inputs: Array | None,
     because: str,
     registry: Registry | None = None,
@@ -208,13 +242,162 @@ def check_declined(
 ) -> None:
     """Check that a one-node model is declined, with a reason that holds the text `because`.
 
+    Args:
+        operator: as for `check_node`.
+
     Raises:
         AssertionError: it is claimed, or declined for another reason.
     """
-    declined = decisions_for(node_model(operator, inputs, **model), registry, device).declined
-    assert declined, f"{operator} is claimed, and should be declined because {because!r}"
+    name, registry = _under_test(operator, registry, model)
+    declined = decisions_for(node_model(name, inputs, **model), registry, device).declined
+    assert declined, f"{name} is claimed, and should be declined because {because!r}"
     reasons = [str(reason) for _, each in declined for reason in each]
-    assert any(because in reason for reason in reasons), f"{operator} is declined because {reasons}, not {because!r}"
+    assert any(because in reason for reason in reasons), f"{name} is declined because {reasons}, not {because!r}"
+
+
+@dataclass
+class Tally:
+    """What became of the nodes that `check_over` drew."""
+
+    compared: int = 0
+    declined: int = 0
+    refused: int = 0
+    """The reference has no answer, and opgraft was not asked."""
+
+
+def check_over(
+    operator: str | Handler,
+    *shapes: str,
+    reference: Reference | Callable[..., Any] = "cpu",
+    dtypes: Collection[str] | Mapping[str, Collection[str]] | None = None,
+    attributes: Mapping[str, Sequence[Any]] | None = None,
+    sizes: tuple[int, int] = (0, 5),
+    values: tuple[int, int] = (-4, 4),
+    examples: int = 100,
+    tolerance: float | None = None,
+    registry: Registry | None = None,
+    device: str = "cpu",
+    **model: Any,
+) -> Tally:
+    """Check an operator over random inputs: what is claimed is translated, and right; what is declined has a reason.
+
+    Each node is drawn by hypothesis, its inputs fixed by the model or not, its sizes known beforehand or not. A failure
+    comes down to the simplest node that shows it. The same nodes are drawn each time.
+
+    Args:
+        operator: as for `check_node`.
+        shapes: a shape for each input, as in `"N D"`: names stand for the same size wherever they are, `...` for any
+            number of them, a `?` at the end for an input that may be left out.
+        reference: "cpu", "onnx", or a NumPy function of the operator's signature.
+        dtypes: the element types to draw from: one set for all inputs, or one for each by name (x0, x1, ... where the
+            operator is given by its name). Default: those that the handler takes and NumPy has, else float32.
+        attributes: the values to draw from; `...` among them stands for leaving the attribute out.
+        sizes: the least and the largest size of a dimension that has a name.
+        values: the least and the largest element.
+        examples: how many nodes are drawn.
+        tolerance: as for `check_model`. Default: by element type.
+        model: what else `node_model` takes.
+
+    Returns:
+        How many nodes were compared, and how many were not.
+
+    Raises:
+        AssertionError: an output is wrong; a claim outruns its translation; or no node at all was compared.
+    """
+    try:
+        from hypothesis import HealthCheck, given, note, settings
+        from hypothesis import strategies as st
+    except ImportError as error:
+        raise ImportError("check_over draws with hypothesis: pip install hypothesis") from error
+
+    name, registry = _under_test(operator, registry, model)
+    registry = registry or load_registry()
+    drawing = _drawing(operator, shapes, dtypes, attributes or {}, sizes, values)
+    tally = Tally()
+
+    @settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
+    )
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        def draw(low: int, high: int) -> int:
+            return int(data.draw(st.integers(low, high)))
+
+        inputs, drawn = drawing.draw(draw)
+        constant = [index for index, each in enumerate(inputs) if each is not None and draw(0, 3) == 3]
+        form = {**model, "constant": constant, "dynamic": bool(draw(0, 1)), **drawn}
+        note(
+            f"check_node({name!r}, {', '.join(map(repr, inputs))}, {', '.join(f'{k}={v!r}' for k, v in form.items())})"
+        )
+        proto = node_model(name, inputs, **form)
+        (decision,) = decide(read_model(proto, registry.definitions), registry, device=device).decisions
+        verified = decisions_for(proto, registry, device).decisions[0]
+        reasons = "; ".join(map(str, verified.reasons))
+        assert verified.claimed or reasons, f"{name} is declined without a reason"
+        assert verified.claimed or not decision.claimed, f"{name} is claimed, and cannot be translated: {reasons}"
+        if not verified.claimed:
+            tally.declined += 1
+            return
+        try:
+            expected = _expected(reference, proto, inputs, drawn, constant)
+        except Exception:
+            tally.refused += 1
+            return
+        for output, wanted in zip(_run_node(proto, inputs, constant, registry, device), expected, strict=True):
+            allowed = _TOLERANCE.get(wanted.dtype.name, 0.0) if tolerance is None else tolerance
+            assert_same(output, wanted, allowed, name)
+        tally.compared += 1
+
+    holds()
+    assert tally.compared, f"{name}: of {examples} nodes none was compared with the reference ({tally})"
+    return tally
+
+
+_TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6, "complex64": 1e-5}
+
+
+def _drawing(
+    operator: str | Handler,
+    shapes: Sequence[str],
+    dtypes: Collection[str] | Mapping[str, Collection[str]] | None,
+    attributes: Mapping[str, Sequence[Any]],
+    sizes: tuple[int, int],
+    values: tuple[int, int],
+) -> Drawing:
+    names = [f"x{index}" for index in range(len(shapes))]
+    known: Mapping[str, Collection[str]] = {name: ("float32",) for name in names}
+    if isinstance(operator, Handler):
+        parameters = [operator.signature.input(index) for index in range(len(shapes))]
+        names = [f"x{index}" if each is None else each.name for index, each in enumerate(parameters)]
+        known = {each.name: each.dtypes & ANY - {"bfloat16"} for each in parameters if each is not None}
+    if isinstance(dtypes, Mapping):
+        known = {**known, **dtypes}
+    taken = dtypes_by_input(known if dtypes is None or isinstance(dtypes, Mapping) else dtypes, names)
+    return Drawing(tuple(map(InputForm.of, shapes)), tuple(map(tuple, taken)), attributes, sizes, values)
+
+
+def _expected(
+    reference: Reference | Callable[..., Any],
+    proto: onnx.ModelProto,
+    inputs: Sequence[Array | None],
+    attributes: Mapping[str, Any],
+    constant: Sequence[int],
+) -> list[Array]:
+    if not callable(reference):
+        return reference_outputs(proto, _feeds(inputs, constant), reference)
+    results = reference(*inputs, **attributes)
+    return [np.asarray(each) for each in (results if isinstance(results, tuple | list) else [results])]
+
+
+def _run_node(
+    proto: onnx.ModelProto, inputs: Sequence[Array | None], constant: Sequence[int], registry: Registry, device: str
+) -> list[Array]:
+    return run_model(proto, _feeds(inputs, constant), registry, device)
+
+
+def _feeds(inputs: Sequence[Array | None], constant: Sequence[int]) -> dict[str, Array]:
+    """What a model of `node_model` is fed with."""
+    return {f"x{index}": each for index, each in enumerate(inputs) if each is not None and index not in constant}
 
 
 def assert_same(output: Array, expected: Array, tolerance: float, name: str = "output") -> None:
@@ -245,11 +428,14 @@ def assert_same(output: Array, expected: Array, tolerance: float, name: str = "o
 
 __all__ = [
     "Graph",
+    "NodeReference",
     "Reference",
+    "Tally",
     "assert_same",
     "check_declined",
     "check_model",
     "check_node",
+    "check_over",
     "decisions_for",
     "node_model",
     "reference_outputs",

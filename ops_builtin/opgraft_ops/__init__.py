@@ -21,6 +21,7 @@ from opgraft_ops import (
     reduction,
     resize,
     sampling,
+    sequences,
     shape,
     signal,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "reduction",
     "resize",
     "sampling",
+    "sequences",
     "shape",
     "signal",
 ]

@@ -101,9 +101,9 @@ def _erf_quotient(x: mx.array) -> mx.array:
 
 def _erf_series(x: mx.array) -> mx.array:
     """erf of float64: 2x exp(-x²) / √π times the sum of (2x²)ⁿ / (1·3·5 ... (2n + 1)), whose terms are all positive."""
-    x = mx.clip(x, -6, 6)
-    square = x * x
+    near = mx.clip(x, -6, 6)
+    square = near * near
     total = mx.ones_like(x)
     for n in range(ERF_TERMS, 0, -1):
         total = 1 + total * square * (2 / (2 * n + 1))
-    return 2 / sqrt(pi) * x * exponential(-square) * total
+    return mx.where(mx.abs(x) >= 6, mx.sign(x), 2 / sqrt(pi) * near * exponential(-square) * total)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from inspect import Parameter, Signature
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import Handler, op
@@ -49,12 +50,23 @@ def legacy_row(name: str, function: Callable[..., Any], dtypes: Collection[str])
     """The handler of a binary operator's versions before 7, which broadcast B alone, and only where told to."""
 
     def translate(A, B, *, broadcast=0, axis=None, consumed_inputs=None):
-        if broadcast and axis is not None:
-            B = B.reshape(*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim))
-        return function(A, B)
+        return function(A, laid_over(A, B, broadcast, axis))
 
     translate.__doc__ = f"{name} with B laid over the dimensions of A from `axis` on. ONNX {name}-1 to {name}-6."
     return op(name, until=6, dtypes=dtypes)(translate)
+
+
+def laid_over(A: mx.array, B: mx.array, broadcast: int, axis: int | None) -> mx.array:
+    """B with dimensions of size 1 behind its own, so that it broadcasts over those of A from `axis` on.
+
+    Raises:
+        ValueError: it does not fit there, or is of another shape than A where `broadcast` is 0.
+    """
+    if broadcast and axis is not None:
+        B = B.reshape(*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim))
+    if B.shape != A.shape and (not broadcast or mx.broadcast_shapes(A.shape, B.shape) != A.shape):
+        raise ValueError(f"B of shape {list(B.shape)} does not lie over A of shape {list(A.shape)}")
+    return B
 
 
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from opgraft.ops import Node
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -70,12 +74,15 @@ def windows(
         ceil_mode: pooling's; without it, no window is larger than the padded image.
 
     Raises:
-        ValueError: a window without extent, or too large for the padded image.
+        ValueError: a window without extent, or too large for the padded image; or an attribute for other axes.
     """
     rank = len(sizes)
-    if min(kernel, default=1) < 1:
-        raise ValueError(f"a kernel of size {list(kernel)} is empty")
     strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
+    if not rank or not len(kernel) == len(strides) == len(dilations) == rank or len(pads or ()) not in (0, 2 * rank):
+        given = f"kernel {list(kernel)}, strides {list(strides)}, dilations {list(dilations)}, pads {list(pads or ())}"
+        raise ValueError(f"{given} do not fit an image of {list(sizes)}")
+    if min(kernel) < 1:
+        raise ValueError(f"a kernel of size {list(kernel)} is empty")
     reach = [(length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)]
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         outputs = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
@@ -96,6 +103,17 @@ def windows(
             if outputs[-1] < 0 or (ceil_mode is None and room < 0):
                 raise ValueError(f"a window over {length} elements is too large for {size} with pads {begin} and {end}")
     return Windows(tuple(sizes), tuple(kernel), strides, dilations, tuple(begins), tuple(ends), tuple(outputs))
+
+
+def claim_windows(node: Node, rank: int | None) -> None:
+    """Decline attributes that windows over `rank` axes cannot have, and negative pads, which would cut the image."""
+    auto_pad = node.attributes.get("auto_pad", "NOTSET")
+    node.require(auto_pad in AUTO_PADS, f"auto_pad {auto_pad} is not one of {', '.join(AUTO_PADS)}")
+    for name, least, count in (("kernel_shape", 1, 1), ("strides", 1, 1), ("dilations", 1, 1), ("pads", 0, 2)):
+        values = node.attributes.get(name) or ()
+        node.require(min(values, default=least) >= least, f"{name} {list(values)} has elements below {least}")
+        fits = rank is None or len(values) in (0, count * rank)
+        node.require(fits, f"{name} {list(values)} are not {count} for each of {rank} axes")
 
 
 def channels_last(x: mx.array) -> mx.array:

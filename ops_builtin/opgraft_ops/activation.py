@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import isfinite, pi, sqrt
 
 import mlx.core as mx
 import numpy as np
@@ -52,15 +52,16 @@ def leaky_relu(X, *, alpha=0.009999999776482582):
 
 
 @op("PRelu", since=7, dtypes=NUMBERS)
-def prelu(X, slope):
+def prelu(ctx, X, slope):
     """X where it is positive, otherwise slope X; slope is broadcast to X. ONNX PRelu-16."""
-    return joined(X, slope * below_zero(X))
+    finite = ctx.is_constant(1) and ctx.prepared(1, lambda given: mx.all(mx.isfinite(given)).item())
+    return joined(X, slope * below_zero(X)) if finite else mx.where(X < 0, slope * X, X)
 
 
 @op("PRelu", until=6, dtypes=FLOATS)
-def prelu_by_channel(X, slope, *, consumed_inputs=None):
+def prelu_by_channel(ctx, X, slope, *, consumed_inputs=None):
     """PRelu with a slope for each channel, or one for all. X: (N, C, D1 ... Dn). ONNX PRelu-6."""
-    return prelu(X, slope.reshape(-1, *[1] * (X.ndim - 2)))
+    return prelu(ctx, X, slope.reshape(-1, *[1] * (X.ndim - 2)))
 
 
 @op("ThresholdedRelu", since=10, dtypes=FLOATS)
@@ -88,6 +89,13 @@ def hard_swish(X):
 def elu(X, *, alpha=1.0):
     """X where it is positive, otherwise alpha (exp(X) - 1). ONNX Elu-22."""
     return joined(X, alpha * mx.expm1(below_zero(X)))
+
+
+@leaky_relu.condition
+@elu.condition
+def _(node: Node):
+    alpha = node.attributes.get("alpha", 1.0)
+    node.require(isfinite(alpha), f"alpha is {alpha}, and must be finite")
 
 
 @op("Selu", dtypes=FLOATS)
@@ -159,6 +167,8 @@ def dropout(ctx: Context, data, ratio: Host | None = None, training_mode: Host |
     """data itself; in training, data with each element dropped with probability `ratio` and the others scaled to keep
     the mean. Second, the mask of those kept. ONNX Dropout-22; a seed draws as ONNX's reference does."""
     share = 0.5 if ratio is None else ratio.item()
+    if not 0 <= share < 1:
+        raise ValueError(f"a ratio of {share} is not at least 0 and less than 1")
     if training_mode is None or not training_mode or share == 0:
         return data, mx.ones(data.shape, mx.bool_)
     if seed is None:

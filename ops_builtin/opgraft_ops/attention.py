@@ -10,7 +10,8 @@ from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import BOOL, FLOATS, Anywhere, Context, op
 from opgraft.ops.arrays import MLX_TYPE
 from opgraft_ops._folding import widened
-from opgraft_ops._shared import lengths_within, within
+from opgraft_ops._shared import between
+from opgraft_ops._sizes import check_shape, flags
 from opgraft_ops.reduction import softmax
 
 RAW, CAPPED, BIASED, SOFTMAX = range(4)
@@ -51,13 +52,15 @@ def attention(
     query, key, value = split_heads(Q, q_num_heads), split_heads(K, kv_num_heads), split_heads(V, kv_num_heads)
     if past_key is not None:
         key, value = mx.concatenate([past_key, key], axis=2), mx.concatenate([past_value, value], axis=2)
+    if not key.shape[2]:
+        raise ValueError(f"a key of shape {list(K.shape)}, and no past, leave nothing to attend")
     present = key, value
     if ctx.device == "cpu":  # where 16-bit floats are no faster, and round at every step
         query, key, value = widened(query), widened(key), widened(value)
     queries, keys = query.shape[2], key.shape[2]
     offset = 0 if past_key is None else past_key.shape[2]
     if nonpad_kv_seqlen is not None:
-        nonpad_kv_seqlen = mx.reshape(lengths_within(nonpad_kv_seqlen, keys), (-1, 1, 1, 1))
+        nonpad_kv_seqlen = between(ctx, nonpad_kv_seqlen, 0, keys, "nonpad_kv_seqlen").reshape(-1, 1, 1, 1)
         offset = nonpad_kv_seqlen - queries
     left = left_window_size if left_window_size >= 0 else None
     right = min([0] * is_causal + [right_window_size] * (right_window_size >= 0), default=None)
@@ -111,13 +114,18 @@ def claim_attention(node):
     node.require(mask is None or mask in known | BOOL, f"a mask of {mask}: cast it to bool, or to the query's type")
     node.require((node.input(4) is None) == (node.input(5) is None), "past_key and past_value come only together")
     node.require(node.input(4) is None or node.input(6) is None, "past_key and nonpad_kv_seqlen are given both")
-    node.require(attributes.get("scale", 1.0) >= 0, "a negative scale has no square root")
+    scale, softcap = attributes.get("scale", 1.0), attributes.get("softcap", 0.0)
+    node.require(scale > 0, f"scale is {scale}, and must be positive")
+    node.require(softcap >= 0, f"softcap is {softcap}, and must not be negative")
     node.require(attributes.get("qk_matmul_output_mode", RAW) in range(4), "an unknown qk_matmul_output_mode")
     node.require(
         attributes.get("softmax_precision", 1) in (1, 10, 11, 16), "softmax_precision names no floating-point type"
     )
     for index, heads in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads")):
         node.require(node.rank(index) in (None, 4) or attributes.get(heads), f"3-D inputs need {heads}")
+
+
+attention.condition(flags("is_causal"))
 
 
 def split_heads(array: mx.array, heads: int | None) -> mx.array:
@@ -194,16 +202,31 @@ def softmax_type(ctx: Context, precision: int | None, dtype: mx.Dtype) -> mx.Dty
 
 @op("RotaryEmbedding", since=23, dtypes={name: SMALL_FLOATS for name in ("X", "cos_cache", "sin_cache")})
 def rotary_embedding(
-    X, cos_cache, sin_cache, position_ids: Anywhere = None, *, interleaved=0, num_heads=None, rotary_embedding_dim=0
+    ctx,
+    X,
+    cos_cache,
+    sin_cache,
+    position_ids: Anywhere = None,
+    *,
+    interleaved=0,
+    num_heads=None,
+    rotary_embedding_dim=0,
 ):
     """Each position's pairs of elements, rotated by its angles. X: (B, heads, T, D) or (B, T, heads * D); the caches:
     (B, T, D / 2), or (positions, D / 2) with position_ids (B, T). ONNX RotaryEmbedding-23.
     """
     heads = split_heads(X, num_heads)
-    width = rotary_embedding_dim or heads.shape[3]
+    batch, _, length, size = heads.shape
+    width = rotary_embedding_dim or size
+    if width % 2 or width > size:
+        raise ValueError(f"of {size} elements, {width} do not make pairs")
+    check_shape("position_ids", position_ids, [batch, length])
+    check_shape("sin_cache", sin_cache, cos_cache.shape)
     caches = cos_cache, sin_cache
+    for each in caches:
+        check_shape("a cache", each, [batch, length, width // 2] if position_ids is None else [None, width // 2])
     if position_ids is not None:
-        places = within(position_ids, min(each.shape[0] for each in caches), from_end=False)
+        places = between(ctx, position_ids, 0, min(each.shape[0] for each in caches) - 1, "position_ids")
         caches = (mx.take(each, places, axis=0) for each in caches)
     cosine, sine = (mx.expand_dims(each, 1) for each in caches)
     rotating, still = heads[..., :width], heads[..., width:]
@@ -214,8 +237,13 @@ def rotary_embedding(
     return join_heads(mx.concatenate([*rotated, still], axis=-1), X)
 
 
+rotary_embedding.condition(flags("interleaved"))
+
+
 @rotary_embedding.condition
 def claim_rotary_embedding(node):
+    width = node.attributes.get("rotary_embedding_dim", 0)
+    node.require(width >= 0, f"rotary_embedding_dim is {width}, and must not be negative")
     node.require(node.rank(0) in (None, 4) or node.attributes.get("num_heads"), "a 3-D input needs num_heads")
 
 

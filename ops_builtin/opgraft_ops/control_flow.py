@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import HELD, Anywhere, Host, Value, op, to_device, to_host
+from opgraft.ops import HELD, Anywhere, Host, Tensors, Value, op, to_device, to_host
 from opgraft.ops.arrays import HELD_TYPE
 
 TRIPS_BETWEEN_EVALUATIONS = 16
@@ -20,13 +20,13 @@ TRIPS_BETWEEN_EVALUATIONS = 16
 
 
 @op("If", dtypes=HELD)
-def if_(cond: Host, *, then_branch, else_branch):
+def if_(cond: Host, *, then_branch, else_branch) -> tuple[Any | Tensors, ...]:
     """The outputs of one branch. cond: a single boolean. ONNX If-25."""
     return then_branch() if cond.item() else else_branch()
 
 
 @op("Loop", dtypes=HELD)
-def loop(ctx, M: Host = None, cond: Host = None, *v_initial: Anywhere, body):
+def loop(ctx, M: Host = None, cond: Host = None, *v_initial: Anywhere | Tensors, body) -> tuple[Any | Tensors, ...]:
     """Run the body at most M times and while its first output holds; the final states, then each scan output stacked.
 
     M: a single int64; cond: a single boolean. A body ends its loop by its first output whether or not `cond` is given,
@@ -149,8 +149,9 @@ class Collected:
 def bound_graph(trip: int, states: Sequence[Any], collected: Collected) -> None:
     """Every so many trips, have MLX compute the states and what was collected since."""
     if trip % TRIPS_BETWEEN_EVALUATIONS == 0:
-        made = (*states, *collected.latest(TRIPS_BETWEEN_EVALUATIONS))
-        mx.async_eval([each for each in made if isinstance(each, mx.array)])
+        made = [*states, *collected.latest(TRIPS_BETWEEN_EVALUATIONS)]
+        in_sequences = [array for each in made if isinstance(each, Tensors) for array in each.take_lazy()]
+        mx.async_eval([each for each in made if isinstance(each, mx.array)] + in_sequences)
 
 
 def stack(elements: Sequence[Any], value: Value) -> Any:

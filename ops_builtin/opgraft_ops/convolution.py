@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 from math import prod
+from operator import lt
 
 import mlx.core as mx
 
-from opgraft.ops import FLOATS, NUMBERS, Host, op
+from opgraft.ops import FLOATS, NUMBERS, Host, Node, op
 from opgraft_ops._folding import widened
-from opgraft_ops._windows import Windows, channels_first, channels_last, fitted, windows
+from opgraft_ops._shared import Array
+from opgraft_ops._sizes import check_shape
+from opgraft_ops._windows import Windows, channels_first, channels_last, claim_windows, fitted, windows
 
 FEW_CHANNELS = 8
 """Below this number of channels, MLX's convolution beats one matrix product for each tap."""
@@ -33,6 +36,8 @@ Term = tuple[mx.array, int, mx.array]
 @op("Conv", dtypes=FLOATS)
 def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     """X (N, C, D1...Dn) correlated with W (M, C / group, k1...kn), plus B (M): (N, M, O1...On). ONNX Conv-22."""
+    check_weight(X, W, group, W.shape[0], W.shape[1] * group, kernel_shape)
+    check_shape("B", B, W.shape[:1])
     place = windows(X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad)
     if 0 in (X.shape[0], *W.shape[:2], *place.outputs):
         return _of_no_terms((X.shape[0], W.shape[0], *place.outputs), B, X.dtype)
@@ -71,12 +76,14 @@ def conv_transpose(
 ):
     """The transpose of Conv: X (N, C, D1...Dn) and W (C, M / group, k1...kn) give (N, M, O1...On), plus B (M).
     ONNX ConvTranspose-22."""
+    channels = W.shape[1] * group
+    check_weight(X, W, group, channels, W.shape[0], kernel_shape)
+    check_shape("B", B, [channels])
     rank = X.ndim - 2
     strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
     begins, outputs = transposed_places(
         X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape
     )
-    channels = W.shape[1] * group
     if 0 in (X.shape[0], *W.shape[:2], *outputs):
         return _of_no_terms((X.shape[0], channels, *outputs), B, X.dtype)
     on_cpu = ctx.device == "cpu"
@@ -110,6 +117,9 @@ def conv_integer(
 ):
     """Conv of integers less their zero points, in int32: x (N, C, D1...Dn), w (M, C / group, k1...kn). x_zero_point is
     one value; w_zero_point one, or one for each of the M. ONNX ConvInteger-10."""
+    check_weight(x, w, group, w.shape[0], w.shape[1] * group, kernel_shape)
+    check_shape("x_zero_point", x_zero_point, [], [1])
+    check_shape("w_zero_point", w_zero_point, [], [1], w.shape[:1])
     place = windows(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
     if 0 in (x.shape[0], *w.shape[:2], *place.outputs):
         return _of_no_terms((x.shape[0], w.shape[0], *place.outputs), None, mx.int32)
@@ -136,19 +146,56 @@ def col2im(input, image_shape: Host, block_shape: Host, *, dilations=None, pads=
     (N, C, image_shape...). ONNX Col2Im-18."""
     sizes, block = image_shape.tolist(), block_shape.tolist()
     place = windows(sizes, block, strides, dilations, pads, "NOTSET")
+    if input.ndim != 3 or input.shape[1] % prod(block) or input.shape[2] != prod(place.outputs):
+        raise ValueError(
+            f"input of shape {list(input.shape)} does not hold blocks of {block} at {place.outputs} places"
+        )
     x = widened(input).reshape(input.shape[0], input.shape[1] // prod(block), *block, *place.outputs)
     for axis in range(place.rank):
         x = _folded(x, 2 + place.rank - axis, place, axis)
     return x.astype(input.dtype)
 
 
-for _handler in (conv, conv_transpose, conv_integer):
+def claim_convolution(node: Node, weight: int = 1) -> None:
+    """Decline attributes that no convolution has; `weight` is the index of that input."""
+    rank, kernel = node.rank(0), node.rank(weight)
+    claim_windows(node, None if rank is None else rank - 2)
+    node.require(rank is None or rank > 2, "an image has axes beside batch and channels")
+    node.require(None in (rank, kernel) or rank == kernel, "input and weight must have the same rank")
+    group = node.attributes.get("group", 1)
+    node.require(group > 0, f"group {group} is not positive")
+    alone = node.attributes.get("auto_pad", "NOTSET") == "NOTSET" or not node.attributes.get("pads")
+    node.require(alone, "auto_pad and pads are given both")
 
-    @_handler.condition
-    def _(node):
-        rank, kernel = node.rank(0), node.rank(1)
-        node.require(rank is None or rank > 2, "an image has axes beside batch and channels")
-        node.require(None in (rank, kernel) or rank == kernel, "input and weight must have the same rank")
+
+for _handler in (conv, conv_transpose, conv_integer):
+    _handler.condition(claim_convolution)
+col2im.condition(lambda node: claim_windows(node, None))
+
+
+@conv_transpose.condition
+def _(node):
+    shape, padding = (node.attributes.get(name) or () for name in ("output_shape", "output_padding"))
+    node.require(min(shape, default=1) > 0, f"output_shape {list(shape)} is not positive")
+    node.require(min(padding, default=0) >= 0, f"output_padding {list(padding)} is negative")
+    strides = node.attributes.get("strides") or (1,) * len(padding)
+    less = all(map(lt, padding, strides))
+    node.require(less, f"output_padding {list(padding)} is not less than strides {list(strides)}")
+
+
+def check_weight(
+    x: Array, weight: Array, group: int, outputs: int, inputs: int, kernel_shape: Sequence[int] | None
+) -> None:
+    """Check that a weight fits an image x (N, C, D1...Dn), the channels in and out, the groups and kernel_shape.
+
+    Raises:
+        ValueError: it does not.
+    """
+    shape = list(weight.shape)
+    if x.ndim != weight.ndim or x.ndim < 3 or x.shape[1] != inputs or inputs % group or outputs % group:
+        raise ValueError(f"a weight of shape {shape}, in {group} groups, does not fit an image of {list(x.shape)}")
+    if kernel_shape and list(kernel_shape) != shape[2:]:
+        raise ValueError(f"kernel_shape is {list(kernel_shape)}, and the weight has shape {shape}")
 
 
 def _same(x):

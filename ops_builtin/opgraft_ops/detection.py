@@ -23,6 +23,8 @@ def non_max_suppression(
     A box goes where one with a higher score overlaps it. boxes: (N, B, 4), scores: (N, C, B).
     ONNX NonMaxSuppression-11.
     """
+    if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (scores.shape[0], scores.shape[2], 4):
+        raise ValueError(f"boxes of shape {list(boxes.shape)} do not go with scores of shape {list(scores.shape)}")
     limit = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class.item()
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.item())
     if not 0 <= overlap <= 1:

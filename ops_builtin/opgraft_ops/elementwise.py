@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from functools import reduce
+from math import inf
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import BOOL, FLOATS, INTEGERS, NUMBERS, SIGNED, Anywhere, Node, op
+from opgraft.ops import BOOL, FLOATS, INTEGERS, NUMBERS, SIGNED, Anywhere, Context, Node, op
 from opgraft.ops.arrays import MLX_TYPE, element_type, to_device
 from opgraft_ops import _functions
-from opgraft_ops._folding import exponential, widened
+from opgraft_ops._folding import exponential, is_float, widened
 from opgraft_ops._functions import in_float32
-from opgraft_ops._table import legacy_row, quiet, row
+from opgraft_ops._table import laid_over, legacy_row, quiet, row
 from opgraft_ops.cast import converted, converted_on_host
 
 EXACT_IN_FLOAT32 = 2**24
@@ -62,7 +63,7 @@ def magnitude(x: mx.array) -> mx.array:
 
 
 def quotient(A: mx.array, B: mx.array) -> mx.array:
-    """A / B; integers toward zero, with 0 for a division by zero."""
+    """A / B; integers toward zero."""
     if mx.issubdtype(A.dtype, mx.floating):
         return A / B
     if mx.issubdtype(A.dtype, mx.unsignedinteger):
@@ -72,16 +73,19 @@ def quotient(A: mx.array, B: mx.array) -> mx.array:
 
 
 def quotient_on_host(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    return A / B if A.dtype.kind == "f" else (A - np.fmod(A, B)) // divisor(B)
+    return A / B if A.dtype.kind == "f" else (A - np.fmod(A, B)) // divisor_on_host(B)
 
 
-def divisor(B: Any) -> Any:
-    """What integers are divided by.
+def divisor(ctx: Context) -> mx.array:
+    """The second input, by which integers are divided: a zero in it is an error."""
+    ctx.check(
+        ctx.prepared(1, lambda B: B.all() if isinstance(B, np.ndarray) else mx.all(B)), "integer division by zero"
+    )
+    return to_device(ctx.inputs[1])
 
-    Raises:
-        ZeroDivisionError: an integer among those known on the host is 0.
-    """
-    if isinstance(B, np.ndarray) and B.dtype.kind in "iu" and not B.all():
+
+def divisor_on_host(B: np.ndarray) -> np.ndarray:
+    if B.dtype.kind in "iu" and not B.all():
         raise ZeroDivisionError("integer division by zero")
     return B
 
@@ -95,29 +99,33 @@ ARITHMETIC = (
 
 arithmetic = [row(name, "A B", *functions, NUMBERS, meaning, since=7) for name, *functions, meaning in ARITHMETIC]
 legacy = [legacy_row(name, function, NUMBERS) for name, function, _, _ in ARITHMETIC]
-legacy_divide = legacy_row("Div", quotient, NUMBERS)
+legacy_divide = legacy_row("Div", quotient, FLOATS)
 divide = row("Div", "A B", quotient, quotient_on_host, FLOATS, "A / B, with broadcasting. ONNX Div-14.", since=7)
 
 
 @op("Div", since=7, dtypes=INTEGERS)
-def divide_integers(A, B: Anywhere):
-    """A / B toward zero, with broadcasting. A zero in B is an error where the host knows B; on the device, which cannot
-    raise, it gives 0. ONNX Div-14."""
-    return quotient(A, to_device(divisor(B)))
+def divide_integers(ctx, A, B: Anywhere):
+    """A / B toward zero, with broadcasting. ONNX Div-14."""
+    return quotient(A, divisor(ctx))
 
 
 divide_integers.host(quiet(quotient_on_host))
 
 
+@op("Div", until=6, dtypes=INTEGERS)
+def legacy_divide_integers(ctx, A, B, *, broadcast=0, axis=None, consumed_inputs=None):
+    """A / B toward zero, with B laid over the dimensions of A from `axis` on. ONNX Div-6."""
+    return quotient(A, laid_over(A, divisor(ctx), broadcast, axis))
+
+
 @op("Mod", since=10, dtypes=NUMBERS)
-def mod(A, B: Anywhere, *, fmod=0):
+def mod(ctx, A, B: Anywhere, *, fmod=0):
     """What is left of A after division by B, with broadcasting: with the sign of A where fmod is 1, otherwise of B.
-    An integer zero in B is an error where the host knows B; on the device, which cannot raise, it leaves A.
     ONNX Mod-28."""
-    B = to_device(divisor(B))
+    integer = mx.issubdtype(A.dtype, mx.integer)
+    B = divisor(ctx) if integer else to_device(B)
     if not fmod and not mx.issubdtype(A.dtype, mx.signedinteger):
         return mx.remainder(A, B)
-    integer = mx.issubdtype(A.dtype, mx.integer)
     rest = mx.remainder(magnitude(A), magnitude(B)).astype(A.dtype) if integer else mx.remainder(mx.abs(A), mx.abs(B))
     rest = mx.where(A < 0, -rest, rest)
     return rest if fmod else mx.where((rest != 0) & ((rest < 0) != (B < 0)), rest + B, rest)
@@ -126,7 +134,7 @@ def mod(A, B: Anywhere, *, fmod=0):
 @mod.host
 @quiet
 def _(A, B, *, fmod=0):
-    return np.fmod(A, divisor(B)) if fmod else np.remainder(A, divisor(B))
+    return (np.fmod if fmod else np.remainder)(A, divisor_on_host(B))
 
 
 @mod.condition
@@ -139,7 +147,8 @@ def _(node: Node):
 def power(X, Y: Anywhere):
     """X to the power Y, with broadcasting, in the element type of X. ONNX Pow-15."""
     if mx.issubdtype(X.dtype, mx.integer):
-        return integer_power(X, to_device(Y))
+        with mx.stream(mx.cpu):  # which alone has float64
+            return integer_power(mx, X, to_device(Y))
     base = widened(X)
     if Y.size == 1 and Y.ndim <= X.ndim and isinstance(Y, np.ndarray) and Y.item() in (2, 3):
         square = base * base
@@ -165,18 +174,18 @@ def power_in_float64(X: mx.array, Y: mx.array) -> mx.array:
         return mx.power(X.astype(mx.float64), Y.astype(mx.float64)).astype(X.dtype)
 
 
-def integer_power(X: mx.array, Y: mx.array) -> mx.array:
-    """Integers to a power: exact and wrapping for integer exponents, otherwise truncated."""
-    if mx.issubdtype(Y.dtype, mx.floating):
-        with mx.stream(mx.cpu):
-            return converted(mx.power(X.astype(mx.float64), Y.astype(mx.float64)), element_type(X))
-    return whole_power(mx, X.astype(mx.int64), Y.astype(mx.int64)).astype(X.dtype)
-
-
-def whole_power(library: Any, X: Any, Y: Any) -> Any:
-    """int64 to the power int64 in terms of a library, NumPy or MLX, neither of which takes negative exponents."""
-    inverse = library.where(library.abs(X) == 1, library.power(X, Y & 1), 0)
-    return library.where(Y < 0, inverse, library.power(X, library.maximum(Y, 0)))
+def integer_power(library: Any, X: Any, Y: Any) -> Any:
+    """Integers to a power, in terms of a library, NumPy or MLX: cut off, exact where Y is of integers, and the least
+    integer where the result is too large. Squares and cubes, where Y is one number, wrap. So does ONNX Runtime's CPU
+    provider, less exactly."""
+    name = element_type(X)
+    rough = library.power(X.astype(library.float64), Y.astype(library.float64))
+    whole = ((Y == 2) | (Y == 3)) & (Y.size == 1)
+    if element_type(Y) in INTEGERS:
+        whole = whole | (Y >= 0) & (Y < 64) & (library.abs(rough) < 2.0 ** (8 * np.dtype(name).itemsize - 1))
+    exact = library.power(X.astype(library.int64), library.where(whole, Y, 0).astype(library.int64))
+    cut = converted(rough, name) if library is mx else converted_on_host(rough, name)
+    return library.where(whole, exact.astype(X.dtype), cut)
 
 
 @power.host
@@ -185,9 +194,7 @@ def _(X, Y):
     if X.dtype.kind == "f":
         wide = np.float64 if X.dtype == np.float64 or not fits_float32(Y) else np.float32
         return np.power(X.astype(wide), Y.astype(wide)).astype(X.dtype)
-    if Y.dtype.kind == "f":
-        return converted_on_host(np.power(X.astype(np.float64), Y.astype(np.float64)), X.dtype.name)
-    return whole_power(np, X.astype(np.int64), Y.astype(np.int64)).astype(X.dtype)
+    return integer_power(np, X, Y)
 
 
 legacy_power = legacy_row("Pow", power.function, FLOATS)
@@ -232,15 +239,25 @@ def clip_to_attributes(input, *, min=-3.4028234663852886e38, max=3.4028234663852
 
 
 @op("Clip", since=11, dtypes=NUMBERS)
-def clip(input, min=None, max=None):
-    """input with what is below min or above max replaced by it; max wins. Infinities are clipped to the largest finite
-    floats where a bound is absent. ONNX Clip-13."""
+def clip(ctx, input, min=None, max=None):
+    """input with what is below min or above max replaced by it; max wins. A bound that is NaN bounds nothing.
+    Infinities are clipped to the largest finite floats where a bound is absent. ONNX Clip-13."""
+    low = None if min is None else ctx.prepared(1, lambda bound: one_number(bound, -inf))
+    high = None if max is None else ctx.prepared(2, lambda bound: one_number(bound, inf))
     if mx.issubdtype(input.dtype, mx.floating):
         limits = mx.finfo(input.dtype)
-        return mx.clip(input, limits.min if min is None else min, limits.max if max is None else max)
-    if min is not None:
-        input = mx.maximum(input, min)
-    return input if max is None else mx.minimum(input, max)
+        return mx.clip(input, limits.min if low is None else low, limits.max if high is None else high)
+    if low is not None:
+        input = mx.maximum(input, low)
+    return input if high is None else mx.minimum(input, high)
+
+
+def one_number(bound: mx.array, instead: float) -> mx.array:
+    """A bound as a scalar; `instead` where it is NaN."""
+    if bound.shape not in ((), (1,)):
+        raise ValueError(f"a bound of shape {list(bound.shape)} is not one number")
+    bound = bound.reshape([])
+    return mx.where(mx.isnan(bound), mx.array(instead, bound.dtype), bound) if is_float(bound) else bound
 
 
 @clip_to_attributes.host
@@ -249,10 +266,18 @@ def _(input, *, min=-3.4028234663852886e38, max=3.4028234663852886e38):
     return np.clip(input, input.dtype.type(min), input.dtype.type(max))
 
 
+@clip_to_attributes.condition
+def _(node: Node):
+    low, high = (node.attributes.get(name, limit) for name, limit in (("min", -inf), ("max", inf)))
+    node.require(low <= high, f"min {low} is not less than max {high}")
+
+
 @clip.host
 def _(input, min=None, max=None):
     limits = np.finfo(input.dtype) if input.dtype.kind == "f" else np.iinfo(input.dtype)
-    return np.minimum(np.maximum(input, limits.min if min is None else min), limits.max if max is None else max)
+    low = limits.min if min is None else -inf if np.isnan(min.item()) else min.item()
+    high = limits.max if max is None else inf if np.isnan(max.item()) else max.item()
+    return np.minimum(np.maximum(input, low), high)
 
 
 @op("IsInf", since=10, dtypes=FLOATS)

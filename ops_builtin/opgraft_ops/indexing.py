@@ -1,8 +1,4 @@
-"""Operators that pick, place and count elements by index.
-
-MLX reads and writes whatever lies at an index out of range. ONNX Runtime's CPU provider refuses such an index; so does
-this module where the host knows the indices, and where only the device does, it clamps them.
-"""
+"""Operators that pick, place and count elements by index. One that is out of range is an error."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import HELD, Anywhere, Context, Host, op, to_device
-from opgraft_ops._shared import Array, Numpy, along, within
+from opgraft_ops._shared import LARGEST, Array, Numpy, along, between, indices_within
 
 REDUCTIONS = {
     "add": (np.add, "add"),
@@ -27,15 +23,17 @@ REDUCTIONS = {
 
 
 @op("Gather")
-def gather(data, indices: Anywhere, *, axis=0):
+def gather(ctx, data, indices: Anywhere, *, axis=0):
     """The entries of data at `indices` along `axis`, in their shape. Negative ones count from the end.
 
     ONNX Gather-13.
     """
     axis = range(data.ndim)[axis]
-    places = within(indices, data.shape[axis])
+    places = indices_within(ctx, indices, data.shape[axis])
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return data[(slice(None),) * axis + (int(indices),)]
+    if not data.size:  # of which MLX takes nothing
+        return mx.zeros((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.dtype)
     return mx.take(data, places, axis)
 
 
@@ -45,13 +43,13 @@ def gather_on_host(data, indices, *, axis=0):
 
 
 @op("GatherElements")
-def gather_elements(data, indices: Anywhere, *, axis=0):
+def gather_elements(ctx, data, indices: Anywhere, *, axis=0):
     """data[i, indices[i, j, k], k] for axis 1, and so on; indices are no larger than data along the other dimensions.
 
     ONNX GatherElements-13.
     """
     axis = range(data.ndim)[axis]
-    places = within(indices, data.shape[axis])
+    places = indices_within(ctx, indices, data.shape[axis])
     return mx.take_along_axis(data[_beside(data.shape, indices.shape, axis)], places, axis)
 
 
@@ -62,13 +60,16 @@ def gather_elements_on_host(data, indices, *, axis=0):
 
 
 @op("GatherND")
-def gather_nd(data, indices: Anywhere, *, batch_dims=0):
+def gather_nd(ctx, data, indices: Anywhere, *, batch_dims=0):
     """The slices of data at the index vectors indices[..., :], each within its batch (`batch_dims` dimensions).
 
     ONNX GatherND-13.
     """
     depth = batch_dims + indices.shape[-1]
-    places = flat_places(data.shape[batch_dims:depth], indices)
+    shape = _gathered(data.shape, indices.shape, batch_dims)
+    if not prod(shape):
+        return mx.zeros(shape, data.dtype)
+    places = flat_places(ctx, data.shape[batch_dims:depth], indices)
     batches, size = prod(data.shape[:batch_dims]), prod(data.shape[batch_dims:depth])
     if batch_dims:
         first = mx.arange(batches, dtype=mx.int64) * size
@@ -76,11 +77,30 @@ def gather_nd(data, indices: Anywhere, *, batch_dims=0):
     return mx.take(data.reshape((batches * size, *data.shape[depth:])), places, 0)
 
 
+@gather_nd.condition
+def _(node):
+    batch_dims, rank = node.attributes.get("batch_dims", 0), node.rank(1)
+    node.require(rank is None or batch_dims < rank, f"batch_dims={batch_dims} leaves nothing of indices of rank {rank}")
+
+
 @gather_nd.host
 def gather_nd_on_host(data, indices, *, batch_dims=0):
+    shape = _gathered(data.shape, indices.shape, batch_dims)
+    if not prod(shape):
+        return np.zeros(shape, data.dtype)
     grid = np.ogrid[tuple(slice(size) for size in indices.shape[:-1])][:batch_dims]
     picked = data[(*grid, *np.moveaxis(indices, -1, 0))]
-    return np.broadcast_to(picked, (*indices.shape[:-1], *data.shape[batch_dims + indices.shape[-1] :]))
+    return np.broadcast_to(picked, shape)
+
+
+def _gathered(shape: Sequence[int], indices: Sequence[int], batch_dims: int) -> tuple[int, ...]:
+    """The shape of what index vectors in an array of shape `indices` pick from data of a shape."""
+    depth = batch_dims + indices[-1]
+    if shape[:batch_dims] != indices[:batch_dims] or depth > len(shape):
+        raise ValueError(
+            f"indices of shape {list(indices)} do not fit data of {list(shape)} with batch_dims={batch_dims}"
+        )
+    return (*indices[:-1], *shape[depth:])
 
 
 @op("Scatter")
@@ -95,18 +115,21 @@ def scatter_elements(ctx, data, indices: Anywhere, updates, *, axis=0, reduction
 
     A reduction combines what is there with each update.
     """
-    if not updates.size:
-        return data
     axis = range(data.ndim)[axis]
     _beside(data.shape, indices.shape, axis)
+    _as_large(updates.shape, indices.shape)
+    if not updates.size:
+        return data
     index = [mx.arange(size).reshape(along(data.ndim, each)) for each, size in enumerate(updates.shape)]
-    index[axis] = within(indices, data.shape[axis])
+    index[axis] = indices_within(ctx, indices, data.shape[axis])
     return _written(ctx, data, tuple(index), updates, reduction)
 
 
 @scatter_elements.host
 def scatter_elements_on_host(data, indices, updates, *, axis=0, reduction="none"):
     axis = range(data.ndim)[axis]
+    _beside(data.shape, indices.shape, axis)
+    _as_large(updates.shape, indices.shape)
     index = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
     index[axis] = indices
     return _written_on_host(data, tuple(index), updates, reduction)
@@ -121,16 +144,18 @@ def scatter_nd(ctx, data, indices: Anywhere, updates, *, reduction="none"):
 
     A reduction combines what is there with each update.
     """
+    inner, slices = data.shape[: indices.shape[-1]], data.shape[indices.shape[-1] :]
+    _as_large(updates.shape, _gathered(data.shape, indices.shape, 0))
+    places = flat_places(ctx, inner, indices).reshape([-1])
     if not updates.size:
         return data
-    inner, slices = data.shape[: indices.shape[-1]], data.shape[indices.shape[-1] :]
-    places = flat_places(inner, indices).reshape([-1])
     rows = _written(ctx, data.reshape((prod(inner), *slices)), places, updates.reshape((-1, *slices)), reduction)
     return rows.reshape(data.shape)
 
 
 @scatter_nd.host
 def scatter_nd_on_host(data, indices, updates, *, reduction="none"):
+    _as_large(updates.shape, _gathered(data.shape, indices.shape, 0))
     return _written_on_host(data, tuple(np.moveaxis(indices, -1, 0)), updates, reduction)
 
 
@@ -147,13 +172,17 @@ def tensor_scatter(ctx, past_cache, update, write_indices: Anywhere = None, *, a
     write_indices[b] on (by default 0); "circular" goes on at the start. ONNX TensorScatter-24.
     """
     cache, update = mx.moveaxis(past_cache, axis, 1), mx.moveaxis(update, axis, 1)
-    batch, length = cache.shape[:2]
+    (batch, length), count = cache.shape[:2], update.shape[1]
+    _as_large(update.shape, (batch, min(count, length), *cache.shape[2:]))
     first = np.zeros(batch, np.int64) if write_indices is None else write_indices
-    if isinstance(first, np.ndarray) and (first < 0).any():
-        raise IndexError(f"write_indices hold {first.min()}, which is less than 0")
-    arange = np.arange if isinstance(first, np.ndarray) else mx.arange
-    places = first[:, None] + arange(update.shape[1])
-    places = within(places % length if mode == "circular" else places, length, from_end=False)
+    if first.shape != (batch,):
+        raise ValueError(f"write_indices of shape {list(first.shape)} do not fit a batch of {batch}")
+    circular = mode == "circular"
+    first = between(ctx, first, 0, LARGEST if circular else length - count, "write_indices")
+    if not update.size:
+        return past_cache
+    places = (first % length if circular else first)[:, None] + mx.arange(count)
+    places = places % length if circular else places
     return mx.moveaxis(_written(ctx, cache, (mx.arange(batch)[:, None], places), update, "none"), 1, axis)
 
 
@@ -172,6 +201,11 @@ def compress(input, condition: Host, *, axis=None):
     if axis is None:
         input, axis = input.reshape([-1]), 0
     return mx.take(input, mx.array(np.flatnonzero(condition[: input.shape[axis]])), axis)
+
+
+@compress.condition
+def _(node):
+    node.require(node.rank(1) in (1, None), f"a condition of rank {node.rank(1)}, and not of rank 1")
 
 
 @compress.host
@@ -207,12 +241,13 @@ def unique(ctx, X: Host, *, axis=None, sorted=1):
     return values, first, inverse, counts
 
 
-def flat_places(shape: Sequence[int], indices: Array) -> mx.array:
+def flat_places(ctx: Context, shape: Sequence[int], indices: Array) -> mx.array:
     """The row-major places in `shape` of the index vectors indices[..., :], as int64."""
-    sizes = np.array(shape, np.int64)
-    strides = mx.array(np.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64))
-    places = within(indices, sizes)
-    return mx.sum(mx.where(places < 0, places + mx.array(sizes), places) * strides, -1)
+    places = indices_within(ctx, indices, tuple(shape))
+    if not shape:
+        return mx.zeros(indices.shape[:-1], mx.int64)
+    strides = mx.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], mx.int64)
+    return mx.sum(mx.where(places < 0, places + mx.array(shape, mx.int64), places) * strides, -1)
 
 
 def _beside(shape: Sequence[int], inner: Sequence[int], axis: int) -> tuple[slice, ...]:
@@ -221,6 +256,11 @@ def _beside(shape: Sequence[int], inner: Sequence[int], axis: int) -> tuple[slic
     if len(inner) != len(shape) or any(inner[each] > shape[each] for each in others):
         raise ValueError(f"indices of shape {list(inner)} are larger than the data, {list(shape)}, beside axis {axis}")
     return tuple(slice(None) if each == axis else slice(size) for each, size in enumerate(inner))
+
+
+def _as_large(updates: Sequence[int], shape: Sequence[int]) -> None:
+    if updates != shape:
+        raise ValueError(f"updates are of shape {list(updates)}, and must be of {list(shape)}")
 
 
 def _written(ctx: Context, data: mx.array, index: Any, updates: mx.array, reduction: str) -> mx.array:

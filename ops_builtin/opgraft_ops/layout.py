@@ -11,23 +11,32 @@ import numpy as np
 from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import HELD, Anywhere, Host, op
 from opgraft.ops.arrays import MLX_TYPE, element_type
-from opgraft_ops._shared import Array, Integers, Numpy, along, lengths_within, same_on_host
+from opgraft_ops._shared import Array, Integers, Numpy, along, between, same_on_host
+from opgraft_ops._sizes import all_counted, check_shape, counted, flags
 
 
 @op("Concat")
 def concat(*inputs, axis=1):
     """The inputs one after another along `axis`. ONNX Concat-13."""
-    return mx.concatenate(_without_empty(inputs), axis)
+    return mx.concatenate(_without_empty(inputs, axis), axis)
 
 
 @concat.host
 def concat_on_host(*inputs, axis=1):
-    return np.concatenate(_without_empty(inputs), axis)
+    return np.concatenate(_without_empty(inputs, axis), axis)
 
 
-def _without_empty(inputs: Sequence[Any]) -> list[Any]:
-    """Inputs that hold elements: ONNX Runtime lets an empty one have any size in the other dimensions."""
-    return [each for each in inputs if each.size] or list(inputs)
+def _without_empty(inputs: Sequence[Any], axis: int) -> list[Any]:
+    """Inputs that hold elements: ONNX Runtime lets one that is empty along `axis` have any sizes beside it.
+
+    Raises:
+        ValueError: an input is empty in another way, and some are not.
+    """
+    full = [each for each in inputs if each.size]
+    for each in inputs:
+        if full and not each.size and each.ndim == full[0].ndim and each.shape[axis]:
+            raise ValueError(f"inputs of shapes {[list(each.shape) for each in inputs]} cannot be joined along {axis}")
+    return full or list(inputs)
 
 
 @op("Split", until=12)
@@ -48,13 +57,21 @@ def split(ctx, input: Anywhere, split: Host | None = None, *, axis=0, num_output
     return _pieces(input, axis, split, len(ctx.node.outputs))
 
 
+@split.condition
+def _(node):
+    count, split = node.attributes.get("num_outputs"), node.input(1)
+    node.require(count is None or split is None, "num_outputs and split are given both")
+    node.require(count in (None, len(node.outputs)), f"num_outputs is {count}, and there are {len(node.outputs)}")
+
+
 def _pieces(input: Array, axis: int, sizes: Any, count: int) -> Any:
-    """`count` pieces or more. NumPy arrays come here too: a NumPy form would not know the node's number of outputs."""
+    """`count` pieces. NumPy arrays come here too: a NumPy form would not know the node's number of outputs."""
+    axis = counted(axis, input.ndim)
     total = input.shape[axis]
-    sizes = [total // count] * count if sizes is None else sizes
-    if len(sizes) < count or min(sizes) < 0 or sum(sizes) != total:
-        raise ValueError(f"cannot split a dimension of {total} into {count} pieces of sizes {list(sizes)}")
-    cuts = [int(cut) for cut in np.cumsum(sizes)[:-1]]
+    sizes = [total // count] * count if sizes is None or not len(sizes) else [int(size) for size in sizes]
+    if len(sizes) != count or min(sizes) < 0 or sum(sizes) != total:
+        raise ValueError(f"cannot split a dimension of {total} into {count} pieces of sizes {sizes}")
+    cuts = np.cumsum(sizes)[:-1].tolist()
     return np.split(input, cuts, axis) if isinstance(input, np.ndarray) else mx.split(input, cuts, axis)
 
 
@@ -82,10 +99,11 @@ OPEN_ENDS = (2**31 - 1, 2**63 - 1)
 
 def _slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> tuple[slice, ...]:
     """The index that ONNX's Slice means, with the bounds clamped to the dimensions."""
-    axes = range(len(starts)) if axes is None else [range(len(shape))[int(axis)] for axis in axes]
+    axes = all_counted(range(len(starts)) if axes is None else axes, len(shape))
     steps = [1] * len(starts) if steps is None else steps
-    if len(set(axes)) != len(axes):
-        raise ValueError(f"axes {list(axes)} name a dimension twice")
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        counts = f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
+        raise ValueError(f"{counts} do not go together")
     index = [slice(None)] * len(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         index[axis] = _slice(shape[axis], int(start), int(end), int(step))
@@ -128,12 +146,18 @@ def tile_axis(input, tiles: Host, axis: Host):
 @op("Tile", since=6)
 def tile(input, repeats: Host):
     """input, repeats[i] times over along each dimension i. ONNX Tile-13."""
-    return mx.tile(input, [int(each) for each in repeats])
+    return mx.tile(input, _repeats(input, repeats))
 
 
 @tile.host(expands=True)
 def tile_on_host(input, repeats):
-    return np.tile(input, repeats)
+    return np.tile(input, _repeats(input, repeats))
+
+
+def _repeats(input: Array, repeats: Numpy) -> list[int]:
+    if repeats.shape != (input.ndim,) or repeats.min(initial=0) < 0:
+        raise ValueError(f"repeats {repeats.tolist()} do not say how often each of {input.ndim} dimensions repeats")
+    return repeats.tolist()
 
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -199,25 +223,36 @@ def padded(
 def _cropped(data: Any, before: Sequence[int], after: Sequence[int], mode: str) -> tuple[Any, list[tuple[int, int]]]:
     """data less what negative pads remove, and the (before, after) widths still to add along each dimension.
 
+    A negative pad may remove what the other one adds.
+
     Raises:
-        ValueError: the pads remove more than there is, or what is left is too short to be reflected so far.
+        ValueError: the pads remove more than there is, or leave too little to be repeated or reflected so far.
     """
-    index = []
+    index, widths = [], []
     for size, left, right in zip(data.shape, before, after, strict=True):
-        start, stop = max(0, -left), size - max(0, -right)
-        if start > stop:
+        length, start, stop = left + size + right, max(0, -left), size - max(0, -right)
+        if length < 0:
             raise ValueError(f"pads {left} and {right} remove more than the {size} elements there are")
-        if mode == "reflect" and max(left, right, 0) > max(0, stop - start - 1):
+        if start < stop:
+            width = max(0, left), max(0, right)
+        elif mode == "constant" or not (length or data.size):
+            start, stop, width = 0, 0, (length, 0)
+        else:
+            raise ValueError(f"pads {left} and {right} leave nothing of {size} elements to fill {length} with")
+        if mode == "reflect" and max(width) > max(0, stop - start - 1):
             raise ValueError(f"pads {left} and {right} reflect more than {stop - start} elements allow")
         index.append(slice(start, stop))
-    return data[tuple(index)], [(max(0, left), max(0, right)) for left, right in zip(before, after, strict=True)]
+        widths.append(width)
+    return data[tuple(index)], widths
 
 
 def _pairs(pads: Any, rank: int | None = None, axes: Numpy | None = None) -> tuple[list[int], list[int]]:
     """ONNX's pads, first all begins and then all ends (of the dimensions `axes`), as two lists over all dimensions."""
     half = len(pads) // 2
     rank = half if rank is None else rank
-    places = range(rank) if axes is None else [range(rank)[int(axis)] for axis in np.ravel(axes)]
+    places = range(rank) if axes is None else [counted(axis, rank) for axis in np.ravel(axes)]
+    if len(pads) != 2 * len(places):
+        raise ValueError(f"pads {list(pads)} are not two for each of {len(places)} dimensions")
     before, after = [0] * rank, [0] * rank
     for axis, left, right in zip(places, pads[:half], pads[half:], strict=True):
         before[axis], after[axis] = int(left), int(right)
@@ -231,8 +266,9 @@ def center_crop_pad(input_data, shape: Host, *, axes=None):
     ONNX CenterCropPad-18.
     """
     before, after = [0] * input_data.ndim, [0] * input_data.ndim
-    for axis, size in zip(range(input_data.ndim) if axes is None else axes, shape, strict=True):
-        grow = int(size) - input_data.shape[axis]
+    axes = all_counted(range(input_data.ndim) if axes is None else axes, input_data.ndim)
+    for axis, size in zip(axes, np.broadcast_to(shape, len(axes)), strict=True):
+        grow = max(int(size), 0) - input_data.shape[axis]
         before[axis] = int(grow / 2)
         after[axis] = grow - before[axis]
     return padded(input_data, before, after)
@@ -249,6 +285,9 @@ def trilu(input, k: Host | None = None, *, upper=1):
 def trilu_on_host(input, k=None, *, upper=1):
     diagonal = _diagonal(input.shape, k)
     return np.triu(input, diagonal) if upper else np.tril(input, diagonal)
+
+
+trilu.condition(flags("upper"))
 
 
 def _diagonal(shape: Sequence[int], k: Numpy | None) -> int:
@@ -273,8 +312,11 @@ def _(node):
 @op("DepthToSpace")
 def depth_to_space(input, *, blocksize, mode="DCR"):
     """(N, C, H, W) to (N, C / b², H b, W b): b² channels become blocks of b by b elements. ONNX DepthToSpace-28."""
+    check_shape("input", input, [None] * 4)
     count, channels, height, width = input.shape
-    depth = channels // blocksize**2
+    depth, rest = divmod(channels, blocksize**2)
+    if rest:
+        raise ValueError(f"{channels} channels do not make blocks of {blocksize} by {blocksize}")
     if mode == "DCR":
         split, order = [count, blocksize, blocksize, depth, height, width], [0, 3, 4, 1, 5, 2]
     else:
@@ -285,8 +327,11 @@ def depth_to_space(input, *, blocksize, mode="DCR"):
 @op("SpaceToDepth")
 def space_to_depth(input, *, blocksize, mode="DCR"):
     """(N, C, H, W) to (N, C b², H / b, W / b): blocks of b by b elements become channels. ONNX SpaceToDepth-28."""
+    check_shape("input", input, [None] * 4)
     count, channels, height, width = input.shape
     rows, columns = height // blocksize, width // blocksize
+    if height % blocksize or width % blocksize:
+        raise ValueError(f"blocks of {blocksize} by {blocksize} do not make {height} by {width} elements")
     blocks = input.reshape([count, channels, rows, blocksize, columns, blocksize])
     blocks = blocks.transpose([0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4])
     return blocks.reshape([count, channels * blocksize**2, rows, columns])
@@ -297,6 +342,8 @@ def space_to_depth(input, *, blocksize, mode="DCR"):
 def _(node):
     mode = node.attributes.get("mode", "DCR")
     node.require(mode in ("DCR", "CRD"), f"mode {mode!r} is neither DCR nor CRD")
+    size = node.attributes["blocksize"]
+    node.require(size > 0, f"blocksize {size} is not positive")
 
 
 @op("OneHot")
@@ -307,7 +354,7 @@ def one_hot(indices, depth: Host, values, *, axis=-1):
     """
     if values.shape != (2,):
         raise ValueError(f"values of shape {list(values.shape)} are not the two, off and on")
-    depth = int(depth.item())
+    depth = _depth(depth)
     kind = mx.uint64 if indices.dtype == mx.uint64 else mx.int64
     indices = mx.expand_dims(indices.astype(kind), axis)
     places = mx.arange(depth, dtype=kind).reshape(along(indices.ndim, axis))
@@ -317,15 +364,30 @@ def one_hot(indices, depth: Host, values, *, axis=-1):
 
 @one_hot.host(expands=True)
 def one_hot_on_host(indices, depth, values, *, axis=-1):
-    places = np.arange(int(depth.item()))
+    places = np.arange(_depth(depth))
     indices = np.expand_dims(indices if indices.dtype == np.uint64 else indices.astype(np.int64), axis)
     places = places.reshape(along(indices.ndim, axis))
     return np.where((indices == places) | (indices == places - places.size), values[1], values[0])
 
 
+def _depth(depth: Numpy) -> int:
+    if depth.item() < 1:
+        raise ValueError(f"a depth of {depth.item()} has no place for anything")
+    return int(depth.item())
+
+
 @op("ReverseSequence")
-def reverse_sequence(input, sequence_lens: Anywhere, *, batch_axis=1, time_axis=0):
+def reverse_sequence(ctx, input, sequence_lens: Anywhere, *, batch_axis=1, time_axis=0):
     """input with the first sequence_lens[i] steps of each batch entry i in reverse order. ONNX ReverseSequence-28."""
+    if sequence_lens.shape != input.shape[batch_axis : batch_axis + 1]:
+        raise ValueError(f"sequence_lens has shape {list(sequence_lens.shape)}, and input {list(input.shape)}")
     places = mx.arange(input.shape[time_axis], dtype=mx.int64).reshape(along(input.ndim, time_axis))
-    lengths = lengths_within(sequence_lens, input.shape[time_axis]).reshape(along(input.ndim, batch_axis))
+    lengths = between(ctx, sequence_lens, 0, input.shape[time_axis], "sequence_lens")
+    lengths = lengths.reshape(along(input.ndim, batch_axis))
     return mx.take_along_axis(input, mx.where(places < lengths, lengths - 1 - places, places), time_axis)
+
+
+@reverse_sequence.condition
+def _(node):
+    axes = node.attributes.get("batch_axis", 1), node.attributes.get("time_axis", 0)
+    node.require(sorted(axes) == [0, 1], f"batch_axis and time_axis are {axes}, and must be 0 and 1")

@@ -24,6 +24,8 @@ def integer_matmul(A, B):
     """A @ B of integers, exactly, wrapping on overflow: MLX's own is for floats. Vectors as in NumPy."""
     rows = A[None] if A.ndim == 1 else A
     columns = B[:, None] if B.ndim == 1 else B
+    if rows.shape[-1] != columns.shape[-2]:
+        raise ValueError(f"a product of {list(A.shape)} with {list(B.shape)}: the inner sizes differ")
     batch = mx.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
     result = mx.zeros((*batch, rows.shape[-2], columns.shape[-1]), A.dtype)
     step = max(LARGEST_PRODUCT // max(result.size, 1), 1)
@@ -40,12 +42,16 @@ def gemm(A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     """alpha A' B' + beta C, with A' and B' transposed on demand, and C broadcast to (M, N). ONNX Gemm-13."""
     A = A.T if transA else A
     B = B.T if transB else B
+    shape = (A.shape[0], B.shape[1])
+    if C is not None and mx.broadcast_shapes(C.shape, shape) != shape:
+        raise ValueError(f"C of shape {list(C.shape)} does not fit a product of shape {list(shape)}")
     if not is_float(A):
         product = integer_matmul(A, B) * whole(alpha)
         return product if C is None else product + C * whole(beta)
-    if C is not None:
+    if C is not None and alpha and A.shape[1]:
         return mx.addmm(C, A, B, alpha=alpha, beta=beta)
-    return mx.matmul(A, B) if alpha == 1 else mx.matmul(A, B) * alpha
+    product = mx.matmul(A, B) if alpha == 1 else mx.matmul(A, B) * alpha
+    return product if C is None or not beta else product + C * beta
 
 
 @gemm.condition
@@ -98,6 +104,8 @@ def laid_out(term, array, labels):
     for label in [label for label, count in Counter(term).items() for _ in range(count - 1)]:
         first = term.index(label)
         second = term.index(label, first + 1)
+        if array.shape[first] != array.shape[second]:
+            raise ValueError(f"label {label} stands for sizes {array.shape[first]} and {array.shape[second]}")
         array = mx.diagonal(array, axis1=first, axis2=second)
         term = [*(each for axis, each in enumerate(term) if axis not in (first, second)), label]
     found = [label for label in labels if label in term]
@@ -110,6 +118,8 @@ def laid_out(term, array, labels):
 def det(X):
     """The determinants of square matrices: (..., M, M) gives (...). ONNX Det-22."""
     size = X.shape[-1]
+    if X.shape[-2] != size:
+        raise ValueError(f"matrices of shape {list(X.shape[-2:])} are not square")
     if X.size == 0:
         return mx.ones(X.shape[:-2], X.dtype)
     # MLX has LU factors on the CPU only. Each row that was swapped with another changes the sign.

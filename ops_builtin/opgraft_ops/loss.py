@@ -7,34 +7,36 @@ import numpy as np
 
 from opgraft.ops import FLOATS, Anywhere, op, to_device
 from opgraft_ops._folding import Fold, exponential, widened
-from opgraft_ops._shared import within
+from opgraft_ops._shared import indices_within
 
 
 @op("NegativeLogLikelihoodLoss", dtypes={"input": FLOATS, "weight": FLOATS})
-def negative_log_likelihood_loss(input, target: Anywhere, weight=None, *, ignore_index=None, reduction="mean"):
+def negative_log_likelihood_loss(ctx, input, target: Anywhere, weight=None, *, ignore_index=None, reduction="mean"):
     """-input at each target class, times the class's weight; or their sum, or their weighted mean.
     input (N, C, ...), target (N, ...). ONNX NegativeLogLikelihoodLoss-22."""
-    return loss(widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
+    return loss(ctx, widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
 
 
 @op("SoftmaxCrossEntropyLoss", dtypes={"scores": FLOATS, "weights": FLOATS})
-def softmax_cross_entropy_loss(scores, labels: Anywhere, weights=None, *, ignore_index=None, reduction="mean"):
+def softmax_cross_entropy_loss(ctx, scores, labels: Anywhere, weights=None, *, ignore_index=None, reduction="mean"):
     """The negative log likelihood loss of LogSoftmax(scores) over the classes, and LogSoftmax itself.
     scores (N, C, ...), labels (N, ...). ONNX SoftmaxCrossEntropyLoss-13."""
     classes = Fold((1,))
     wide = widened(scores)
     wide = wide - classes(mx.max, wide)
     log_prob = wide - mx.log(classes(mx.sum, exponential(wide)))
-    total = loss(log_prob, labels, weights, ignore_index, reduction)
+    total = loss(ctx, log_prob, labels, weights, ignore_index, reduction)
     return total.astype(scores.dtype), log_prob.astype(scores.dtype)
 
 
-def loss(log_prob, target, weight, ignore_index, reduction):
+def loss(ctx, log_prob, target, weight, ignore_index, reduction):
     """The negative log likelihood of the target classes; ignored ones weigh nothing."""
     classes = log_prob.shape[1]
+    if target.shape != (log_prob.shape[0], *log_prob.shape[2:]):
+        raise ValueError(f"targets of shape {list(target.shape)} do not fit scores of shape {list(log_prob.shape)}")
     library = np if isinstance(target, np.ndarray) else mx
     counted = library.ones(target.shape, library.bool_) if ignore_index is None else target != ignore_index
-    target = within(library.where(counted, target, library.zeros_like(target)), classes)
+    target = indices_within(ctx, library.where(counted, target, library.zeros_like(target)), classes)
     counted = to_device(counted)
     importance = counted.astype(log_prob.dtype)
     if weight is not None:
@@ -47,5 +49,8 @@ def loss(log_prob, target, weight, ignore_index, reduction):
         return losses
     every = Fold(tuple(range(losses.ndim)))
     total = every(mx.sum, losses)
-    total = total / every(mx.sum, importance) if reduction == "mean" else total
+    if reduction == "mean":
+        # Of nothing, the mean is 0, and a weighted mean is NaN.
+        alike = weight is None and ignore_index is None
+        total = total / (max(losses.size, 1) if alike else every(mx.sum, importance))
     return total.reshape(())

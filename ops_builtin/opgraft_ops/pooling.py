@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
-from operator import add
+from operator import add, lt
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import FLOATS, Anywhere, Host, op, to_device
+from opgraft.ops import FLOATS, Anywhere, Host, op
 from opgraft_ops._folding import widened
-from opgraft_ops._shared import within
-from opgraft_ops._windows import Windows, channels_first, channels_last, fitted, windows
+from opgraft_ops._shared import indices_within
+from opgraft_ops._sizes import check_shape, flags
+from opgraft_ops._windows import Windows, channels_first, channels_last, claim_windows, fitted, windows
 
 Combine = Callable[[mx.array, mx.array], mx.array]
 
@@ -37,7 +38,7 @@ def average_pool(
 ):
     """Mean over sliding windows, over what is not padding unless count_include_pad: X (N, C, D1...Dn) gives
     (N, C, O1...On). ONNX AveragePool-22."""
-    place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    place = windows(_images(X).shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = _pooled(channels_last(widened(X)), place, add, 0)
     if count_include_pad and not ceil_mode and ctx.node.since_version < 19:  # as in ONNX Runtime, whole windows
         counts = np.full(place.outputs, prod(place.kernel))
@@ -65,7 +66,7 @@ def max_pool(
 ):
     """Maximum over sliding windows: X (N, C, D1...Dn) gives (N, C, O1...On), and where each was found in the flat X, or
     in X with its spatial axes reversed where storage_order is 1. ONNX MaxPool-22."""
-    place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    place = windows(_images(X).shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     x = channels_last(X)
     if not ctx.node.wants(1):
         return channels_first(_pooled(x, place, mx.maximum, _lowest(X.dtype)))
@@ -80,7 +81,7 @@ def max_pool(
 @op("LpPool", since=2, dtypes=FLOATS)
 def lp_pool(X, *, kernel_shape, auto_pad="NOTSET", ceil_mode=0, dilations=None, p=2, pads=None, strides=None):
     """The p-norm of sliding windows: X (N, C, D1...Dn) gives (N, C, O1...On). ONNX LpPool-22."""
-    place = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    place = windows(_images(X).shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = _pooled(channels_last(_powers(widened(X), p)), place, add, 0)
     return channels_first(_root(total, p)).astype(X.dtype)
 
@@ -104,13 +105,13 @@ def global_lp_pool(X, *, p=2):
 
 
 @op("MaxUnpool", since=9, dtypes={"X": FLOATS})
-def max_unpool(X, I: Anywhere, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):  # noqa: E741
+def max_unpool(ctx, X, I: Anywhere, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):  # noqa: E741
     """Zeros, with X (N, C, D1...Dn) set at the flat positions I, as of MaxPool's Indices. ONNX MaxUnpool-22."""
+    check_shape("I", I, X.shape)
     shape = (*X.shape[:2], *unpooled_sizes(X.shape[2:], kernel_shape, pads, strides))
     flat = mx.zeros((prod(shape),), X.dtype)
-    if X.size == 0:
-        return flat.reshape(shape)
-    flat[within(I.reshape(-1), flat.size, from_end=False)] = X.reshape(-1)
+    if X.size:
+        flat[indices_within(ctx, I, flat.size, from_end=False).reshape(-1)] = X.reshape(-1)
     return flat.reshape(shape)
 
 
@@ -127,14 +128,16 @@ def _(node):
 
 
 @op("MaxRoiPool", dtypes=FLOATS)
-def max_roi_pool(X, rois: Anywhere, *, pooled_shape, spatial_scale=1.0):
+def max_roi_pool(ctx, X, rois, *, pooled_shape, spatial_scale=1.0):
     """Maximum over the bins of each region, 0 over an empty bin: X (N, C, H, W) and rois (R, 5), each an image's number
     and x1, y1, x2, y2, both ends included, give (R, C, pooled_shape...). ONNX MaxRoiPool-22."""
-    if rois.shape[1] != 5:
-        raise ValueError(f"rois of shape {list(rois.shape)} do not have five columns")
-    images = rois[:, 0].astype(mx.int32) if isinstance(rois, mx.array) else np.trunc(rois[:, 0])
-    images = within(images, X.shape[0], from_end=False).astype(mx.int32)[:, None, None]
-    corners = to_device(rois)[:, 1:].astype(mx.float32) * spatial_scale
+    check_shape("X", X, [None] * 4)
+    check_shape("rois", rois, [None, 5])
+    images = indices_within(ctx, rois[:, 0].astype(mx.int64), X.shape[0], from_end=False)
+    images = images.astype(mx.int32)[:, None, None]
+    if not X.size or not rois.size:
+        return mx.zeros((rois.shape[0], X.shape[1], *pooled_shape), X.dtype)
+    corners = rois[:, 1:].astype(mx.float32) * spatial_scale
     corners = mx.where(corners < 0, -mx.floor(0.5 - corners), mx.floor(corners + 0.5)).astype(mx.int32)
     (tops, bottoms), (lefts, rights) = (
         _bins(corners[:, 1 - axis], corners[:, 3 - axis], pooled_shape[axis], X.shape[2 + axis]) for axis in (0, 1)
@@ -154,13 +157,39 @@ def max_roi_pool(X, rois: Anywhere, *, pooled_shape, spatial_scale=1.0):
     return channels_first(mx.where(empty[..., None], mx.zeros((), X.dtype), best))
 
 
+@max_roi_pool.condition
+def _(node):
+    shape, scale = node.attributes["pooled_shape"], node.attributes.get("spatial_scale", 1.0)
+    node.require(len(shape) == 2 and min(shape) > 0, f"pooled_shape {list(shape)} is not a height and a width")
+    node.require(scale > 0, f"spatial_scale {scale} is not positive")
+
+
+@max_pool.condition
+def _(node):
+    order = node.attributes.get("storage_order", 0)
+    node.require(order in (0, 1), f"storage_order {order} is neither 0 nor 1")
+
+
+@lp_pool.condition
+@global_lp_pool.condition
+def _(node):
+    p = node.attributes.get("p", 2)
+    node.require(p > 0, f"p is {p}, and must be positive")
+
+
 for _handler in (average_pool, max_pool, lp_pool, max_unpool):
+    _handler.condition(flags("ceil_mode", "count_include_pad"))
 
     @_handler.condition
     def _(node):
         rank = node.rank(0)
         kernel = node.attributes["kernel_shape"]
+        claim_windows(node, len(kernel))
         node.require(rank is None or rank == len(kernel) + 2, "kernel_shape is not of X's rank")
+        dilations = node.attributes.get("dilations") or (1,) * len(kernel)
+        reach = [(length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)]
+        pads = node.attributes.get("pads") or ()
+        node.require(all(map(lt, pads, 2 * reach)), f"pads {list(pads)} leave windows with nothing but padding")
         if node.attributes.get("auto_pad", "").startswith("SAME"):
             gaps = [stride - size for stride, size in zip(node.attributes.get("strides", kernel), kernel, strict=True)]
             apart = max(node.attributes.get("dilations", ()), default=1) > 1 or max(gaps) > 1
@@ -193,10 +222,8 @@ def _root(x: mx.array, p: int) -> mx.array:
 
 
 def _images(X: mx.array) -> mx.array:
-    if X.ndim < 3:
-        raise ValueError(
-            f"X has {X.ndim} dimensions, and there must be a batch, channels, and one or more to pool over"
-        )
+    if X.ndim < 3 or 0 in X.shape[2:]:
+        raise ValueError(f"X of shape {list(X.shape)} has nothing to pool over beside its batch and its channels")
     return X
 
 

@@ -7,11 +7,13 @@ from math import prod
 import mlx.core as mx
 
 from opgraft.graph.element_types import BITS, NAME_OF_ONNX
-from opgraft.ops import FLOAT8, FLOATS, PACKED, op
+from opgraft.ops import FLOAT8, FLOATS, PACKED, Context, op
 from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
 from opgraft_ops import _narrow
 from opgraft_ops._shared import along
-from opgraft_ops._windows import channels_first, channels_last, fitted, windows
+from opgraft_ops._sizes import check_shape, counted
+from opgraft_ops._windows import Windows, channels_first, channels_last, fitted, windows
+from opgraft_ops.convolution import check_weight, claim_convolution
 
 SCALES = FLOATS - {"float64"}
 BYTES = frozenset({"int8", "uint8"})
@@ -37,6 +39,7 @@ def quantize_linear(
     what x is divided in from version 23 on (float32, if it is float8e8m0), float32 before, as in ONNX Runtime.
     ONNX QuantizeLinear-28.
     """
+    check_alike(y_scale, y_zero_point)
     scale = _narrow.values(y_scale, ctx.node.dtype(1))
     if precision:
         division = MLX_TYPE[NAME_OF_ONNX[precision]]
@@ -61,6 +64,7 @@ def claim_quantize_linear(node):
     name = NAME_OF_ONNX.get(number, f"number {number}") if number else None
     node.require(name in QUANTIZED | {None}, f"output_dtype {name} is not one of {sorted(QUANTIZED)}")
     node.require(node.input(2) is None or name in (None, node.dtype(2)), "output_dtype is not the type of y_zero_point")
+    claim_blocks(node)
     precision = node.attributes.get("precision", 0)
     node.require(not precision or NAME_OF_ONNX.get(precision) in SCALES, f"a precision of number {precision}")
 
@@ -75,6 +79,7 @@ def dequantize_linear(ctx, x, x_scale, x_zero_point=None, *, axis=1, block_size=
     ONNX DequantizeLinear-28.
     """
 
+    check_alike(x_scale, x_zero_point)
     dtype = ctx.node.dtype(0)
 
     def steps(quantized):
@@ -94,8 +99,24 @@ def dequantize_linear(ctx, x, x_scale, x_zero_point=None, *, axis=1, block_size=
 
 @dequantize_linear.condition
 def claim_dequantize_linear(node):
+    claim_blocks(node)
     number = node.attributes.get("output_dtype", 0)
     node.require(not number or NAME_OF_ONNX.get(number) in SCALES, f"an output_dtype of number {number}")
+
+
+def claim_blocks(node):
+    size = node.attributes.get("block_size", 0)
+    node.require(size >= 0, f"block_size {size} is negative")
+
+
+def check_alike(scale: mx.array, zero_point: mx.array | None) -> None:
+    """Check that there is one zero point, if any, for each scale.
+
+    Raises:
+        ValueError: there are fewer, or more.
+    """
+    if zero_point is not None and zero_point.size != scale.size:
+        raise ValueError(f"the zero point has shape {list(zero_point.shape)}, and the scale {list(scale.shape)}")
 
 
 @op("DynamicQuantizeLinear", dtypes={"x": {"float32"}})
@@ -114,7 +135,21 @@ def matmul_integer(A, B, a_zero_point=None, b_zero_point=None):
     """(A - a_zero_point) times (B - b_zero_point), as int32. Zero points are scalars, or go by row of A and by column
     of B. ONNX MatMulInteger-10.
     """
+    check_parameters(A, B, a_zero_point, b_zero_point)
     return exact_product(centred(A, by_row(a_zero_point)), centred(B, b_zero_point))
+
+
+def check_parameters(a: mx.array, b: mx.array, *parameters: mx.array | None) -> None:
+    """Check that the scales and zero points of a, and after each that of b, go by row of a and by column of b.
+
+    Raises:
+        ValueError: one of them has another shape.
+    """
+    for number, each in enumerate(parameters):
+        if number % 2:
+            check_shape("a parameter of b", each, [], [1], b.shape[1:][-1:], [*b.shape[:-2], 1, *b.shape[1:][-1:]])
+        else:
+            check_shape("a parameter of a", each, [], [1], a.shape[:-1][-1:], [*a.shape[:-1], 1])
 
 
 @op(
@@ -129,6 +164,9 @@ def qlinear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, 
     """The product of quantized matrices, quantized. Scales and zero points are scalars, or go by row of a and y and by
     column of b. ONNX QLinearMatMul-21.
     """
+    check_parameters(a, b, a_scale, b_scale, a_zero_point, b_zero_point)
+    for each in (y_scale, y_zero_point):
+        check_shape("a parameter of y", each, [], [1], a.shape[:-1][-1:], [*a.shape[:-1], 1])
     total = exact_product(centred(a, by_row(a_zero_point)), centred(b, b_zero_point))
     return requantized(total, by_row(a_scale), b_scale, by_row(y_scale), by_row(y_zero_point))
 
@@ -163,27 +201,44 @@ def qlinear_conv(
     """A convolution of a quantized image, quantized. x: (N, C, D1...Dn); w: (M, C / group, k1...kn), its scale and zero
     point scalars or (M); B: (M), in steps of x_scale * w_scale. ONNX QLinearConv-10.
     """
+    check_weight(x, w, group, w.shape[0], w.shape[1] * group, kernel_shape)
+    check_shape("B", B, w.shape[:1])
+    for each in (x_scale, x_zero_point, y_scale, y_zero_point):
+        check_shape("a scale or zero point of x or y", each, [], [1])
+    for each in (w_scale, w_zero_point):
+        check_shape("the scale or zero point of w", each, [], [1], w.shape[:1])
     image = channels_last(centred(x, x_zero_point))
     places = windows(image.shape[1:-1], w.shape[2:], strides, dilations, pads, auto_pad)
-    image = fitted(image, places.begins, places.spans)
+    if 0 in (*x.shape, *w.shape, *places.outputs):
+        total = mx.zeros((x.shape[0], *places.outputs, w.shape[0]), mx.int32)
+    else:
+        total = window_sums(ctx, fitted(image, places.begins, places.spans), w, w_zero_point, group, places)
+    if B is not None:
+        total = total + B
+    return channels_first(requantized(total, x_scale, w_scale, y_scale, y_zero_point))
+
+
+qlinear_conv.condition(lambda node: claim_convolution(node, 3))
+
+
+def window_sums(
+    ctx: Context, image: mx.array, w: mx.array, zero_point: mx.array, group: int, places: Windows
+) -> mx.array:
+    """What QLinearConv sums up over each window of an image (N, D1...Dn, C), in int32: (N, O1...On, M)."""
     taps = [image[(slice(None), *places.strided(tap))] for tap in places.taps]
     both_constant = ctx.is_constant(3) and ctx.is_constant(5)
     weights = (lambda make: ctx.cached("weights", make)) if both_constant else (lambda make: make())
     if w.shape[1] == 1:
-        kernels = weights(lambda: depthwise_weights(w, w_zero_point))
+        kernels = weights(lambda: depthwise_weights(w, zero_point))
         wanted = w.shape[0] // group
-        total = sum(
+        return sum(
             mx.repeat(tap.astype(mx.int32), wanted, axis=-1) * kernel for tap, kernel in zip(taps, kernels, strict=True)
         )
-    else:
-        matrix = weights(lambda: matrix_weights(w, w_zero_point, group))
-        shape = taps[0].shape[:-1]
-        columns = [mx.reshape(tap, (prod(shape), group, w.shape[1])) for tap in taps]
-        products = exact_product(mx.swapaxes(mx.concatenate(columns, axis=-1), 0, 1), matrix)
-        total = mx.reshape(mx.swapaxes(products, 0, 1), (*shape, w.shape[0]))
-    if B is not None:
-        total = total + B
-    return channels_first(requantized(total, x_scale, w_scale, y_scale, y_zero_point))
+    matrix = weights(lambda: matrix_weights(w, zero_point, group))
+    shape = taps[0].shape[:-1]
+    columns = [mx.reshape(tap, (prod(shape), group, w.shape[1])) for tap in taps]
+    products = exact_product(mx.swapaxes(mx.concatenate(columns, axis=-1), 0, 1), matrix)
+    return mx.reshape(mx.swapaxes(products, 0, 1), (*shape, w.shape[0]))
 
 
 def depthwise_weights(w: mx.array, zero_point: mx.array) -> list[mx.array]:
@@ -202,12 +257,20 @@ def matrix_weights(w: mx.array, zero_point: mx.array, group: int) -> mx.array:
 
 
 def over(x: mx.array, parameter: mx.array, axis: int, block_size: int) -> mx.array:
-    """A scale or zero point so shaped that it broadcasts over x."""
-    if parameter.size == 1:
+    """A scale or zero point so shaped that it broadcasts over x.
+
+    Raises:
+        ValueError: it has another shape than x, the axis and the block size ask for.
+    """
+    if parameter.ndim < 2 and parameter.size == 1 and not block_size:
         return mx.reshape(parameter, ())
-    if parameter.ndim == 1:
+    axis = counted(axis, x.ndim)
+    if not block_size:
+        check_shape("the scale or zero point", parameter, x.shape[axis : axis + 1])
         return mx.reshape(parameter, along(x.ndim, axis))
-    repeated = mx.repeat(parameter, block_size, axis=axis)
+    blocks = -(-x.shape[axis] // block_size)
+    check_shape("the scale or zero point", parameter, [*x.shape[:axis], blocks, *x.shape[axis + 1 :]])
+    repeated = mx.repeat(parameter, min(block_size, x.shape[axis]), axis=axis)
     kept = [slice(None)] * x.ndim
     kept[axis] = slice(0, x.shape[axis])
     return repeated[tuple(kept)]
@@ -226,6 +289,8 @@ def centred(array: mx.array, zero_point: mx.array | None) -> mx.array:
 
 def exact_product(a: mx.array, b: mx.array) -> mx.array:
     """The matrix product of integers in float32, each at most 255 in magnitude, as int32."""
+    if 0 in (a.ndim, b.ndim) or a.shape[-1] != b.shape[max(b.ndim - 2, 0)]:
+        raise ValueError(f"shapes {list(a.shape)} and {list(b.shape)} have no matrix product")
     size = a.shape[-1]
 
     def part(start: int) -> mx.array:

@@ -15,6 +15,7 @@ import numpy as np
 from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import BOOL, FLOATS, INTEGERS, Anywhere, Context, Node, op
 from opgraft.ops.arrays import MLX_TYPE, element_type
+from opgraft_ops._sizes import check_shape
 
 
 @op("RandomNormal")
@@ -55,6 +56,7 @@ def bernoulli(ctx, input, *, dtype=None, seed=None):
 @op("Multinomial", dtypes=FLOATS)
 def multinomial(ctx, input, *, dtype=6, sample_size=1, seed=None):
     """Class numbers (N, sample_size), drawn by unnormalized log-probabilities (N, classes). ONNX Multinomial-22."""
+    check_shape("input", input, [None, None])
     result_type = MLX_TYPE[NAME_OF_ONNX[dtype]]
     if not input.shape[0]:
         return mx.zeros((0, sample_size), result_type)

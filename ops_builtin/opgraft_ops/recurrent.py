@@ -16,7 +16,8 @@ import numpy as np
 from opgraft.ops import FLOATS, Anywhere, Context, Node, op
 from opgraft_ops._folding import exponential, widened
 from opgraft_ops._functions import sigmoid, softplus, tanh
-from opgraft_ops._shared import lengths_within
+from opgraft_ops._shared import between
+from opgraft_ops._sizes import check_shape, flags
 
 TYPES = {name: FLOATS for name in ("X", "W", "R", "B", "initial_h")}
 
@@ -59,6 +60,7 @@ def rnn(
     layout=0,
 ):
     """Ht = f(Xt W' + Ht-1 R' + Wb + Rb). X: (T, N, I); Y: (T, D, N, H), Y_h: (D, N, H). ONNX RNN-22."""
+    check_sizes(ctx, 1, direction, hidden_size, layout)
     (activate,) = activation_functions(direction, 1, activations, activation_alpha, activation_beta, clip)
 
     def cell(projected, hidden):
@@ -89,6 +91,7 @@ def gru(
     linear_before_reset=0,
 ):
     """Gated recurrent units, gates in the order z, r, h. X: (T, N, I); Y: (T, D, N, H), Y_h: (D, N, H). ONNX GRU-22."""
+    check_sizes(ctx, 3, direction, hidden_size, layout)
     activations = activations or ["Sigmoid", "Tanh"] * 2
     gate, squash = activation_functions(direction, 2, activations, activation_alpha, activation_beta, clip)
     size = R.shape[2]
@@ -140,6 +143,7 @@ def lstm(
     """Long short-term memory, gates in the order i, o, f, c. X: (T, N, I); Y: (T, D, N, H), Y_h and Y_c: (D, N, H).
     ONNX LSTM-22.
     """
+    check_sizes(ctx, 4, direction, hidden_size, layout)
     activations = activations or ["Sigmoid", "Tanh", "Tanh"] * 2
     gate, squash, _ = activation_functions(direction, 3, activations, activation_alpha, activation_beta, clip)
     *_, squash_out = activation_functions(direction, 3, activations, activation_alpha, activation_beta, None)
@@ -162,6 +166,24 @@ def lstm(
         return leave * squash_out(memory), memory
 
     return over_time(ctx, cell, X, bias, sequence_lens, [initial_h, initial_c], direction, layout)
+
+
+def check_sizes(ctx: Context, gates: int, direction: str, hidden_size: int | None, layout: int) -> None:
+    """Check that a node's inputs have the shapes that a cell of so many gates asks for.
+
+    Raises:
+        ValueError: one of them has another.
+    """
+    X, W, R, B, sequence_lens, initial_h, initial_c, P = (*ctx.inputs, *[None] * (8 - len(ctx.inputs)))
+    check_shape("X", X, [None] * 3)
+    directions, batch, size = len(REVERSED[direction]), X.shape[0 if layout else 1], R.shape[-1]
+    check_shape("R", R, [directions, gates * size, size if hidden_size is None else hidden_size])
+    check_shape("W", W, [directions, gates * size, X.shape[2]])
+    check_shape("B", B, [directions, 2 * gates * size])
+    check_shape("sequence_lens", sequence_lens, [batch])
+    for name, state in (("initial_h", initial_h), ("initial_c", initial_c)):
+        check_shape(name, state, [batch, directions, size] if layout else [directions, batch, size])
+    check_shape("P", P, [directions, 3 * size])
 
 
 def over_time(
@@ -189,7 +211,7 @@ def over_time(
     if layout:
         X = mx.swapaxes(X, 0, 1)
     steps, batch = X.shape[:2]
-    lengths = lengths_or_none(sequence_lens, steps)
+    lengths = lengths_or_none(ctx, sequence_lens, steps)
     reversed_order = None if lengths is None else order_of_reversal(lengths, steps)
     each_direction = mx.stack([reverse(X, reversed_order) if back else X for back in backward])
     flat = mx.reshape(widened(each_direction), (len(backward), steps * batch, X.shape[2]))
@@ -224,11 +246,11 @@ def over_time(
     return [each.astype(X.dtype) for each in (sequence, *states)]
 
 
-def lengths_or_none(sequence_lens: Any, steps: int) -> mx.array | None:
+def lengths_or_none(ctx: Context, sequence_lens: Any, steps: int) -> mx.array | None:
     """The lengths (N) of the sequences, None where all are known to go through all steps."""
     if sequence_lens is None or (isinstance(sequence_lens, np.ndarray) and (sequence_lens == steps).all()):
         return None
-    return lengths_within(sequence_lens, steps)
+    return between(ctx, sequence_lens, 0, steps, "sequence_lens")
 
 
 def order_of_reversal(lengths: mx.array, steps: int) -> mx.array:
@@ -286,13 +308,16 @@ def claim_activations(count: int, node: Node) -> None:
     """Decline activations that no formula is known for."""
     direction = node.attributes.get("direction", "forward")
     node.require(direction in REVERSED, f"direction {direction!r} is none that ONNX knows")
+    clip = node.attributes.get("clip", 1.0)
+    node.require(clip > 0, f"clip is {clip}, and must be positive")
     names = node.attributes.get("activations")
     if names is None:
         return
     for name in names:
         node.require(name.lower() in ACTIVATIONS, f"activation {name} is none that ONNX lists")
     wanted = count * len(REVERSED[direction])
-    node.require(len(names) >= wanted, f"activations holds {len(names)} names; direction {direction} needs {wanted}")
+    fits = len(names) == wanted or (count, len(names)) == (1, 2)  # the default of RNN is for two directions
+    node.require(fits, f"activations holds {len(names)} names; direction {direction} needs {wanted}")
     alphas, betas = (node.attributes.get(name, ()) for name in ("activation_alpha", "activation_beta"))
     for name, parameters in chosen_activations(names[:wanted], alphas, betas):
         missing = " and ".join(f"activation_{key}" for key, value in parameters.items() if value is None)
@@ -301,4 +326,5 @@ def claim_activations(count: int, node: Node) -> None:
 
 for handler, count in ((rnn, 1), (gru, 2), (lstm, 3)):
     handler.condition(partial(claim_activations, count))
+    handler.condition(flags("input_forget", "layout", "linear_before_reset"))
 del handler, count

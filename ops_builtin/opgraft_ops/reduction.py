@@ -9,6 +9,7 @@ import numpy as np
 
 from opgraft.ops import BOOL, FLOATS, NUMBERS, Host, op
 from opgraft_ops._folding import Fold, exponential, is_float, is_large_on_cpu, widened
+from opgraft_ops._sizes import counted, flags
 
 # Reductions. A row's function takes an array and a `Fold` that keeps the dimensions.
 
@@ -103,16 +104,19 @@ def reduction(op_type, function, host_function, dtypes, input_since, newest, sum
         op(op_type, until=input_since - 1, dtypes=dtypes)(with_attribute),
         op(op_type, since=input_since, dtypes={"data": dtypes})(with_input),
     )
-    for handler in handlers if host_function else ():
-        handler.host(on_host)
+    for handler in handlers:
+        handler.condition(flags("keepdims", "noop_with_empty_axes"))
+        if host_function:
+            handler.host(on_host)
     return handlers
 
 
 def reduced_axes(data, axes, noop_with_empty_axes):
-    """The axes to reduce, counted from 0, in order. None given means all, or none with the attribute."""
+    """The axes to reduce, counted from 0, in order. None given means all, or none with the attribute. A lone number has
+    none to reduce, whatever is given."""
     if axes is None or not len(axes):
         return () if noop_with_empty_axes else tuple(range(data.ndim))
-    return tuple(sorted({int(axis) % data.ndim for axis in axes}))
+    return tuple(sorted({counted(axis, data.ndim) for axis in axes})) if data.ndim else ()
 
 
 reductions = [handler for op_type, row in REDUCTIONS.items() for handler in reduction(op_type, *row)]
@@ -125,42 +129,56 @@ def reverse(x, axis):
     return x[(slice(None),) * axis + (slice(None, None, -1),)]
 
 
-def position(module, find, data, axis, keepdims, select_last_index):
-    """Where `find` (argmax, argmin) finds the first or last extreme along an axis; NaN is extreme."""
-    axis %= data.ndim
+def position(module, find, worst, data, axis, keepdims, select_last_index):
+    """Where `find` (argmax, argmin) finds the first or last extreme along an axis. As in ONNX Runtime, a NaN is passed
+    over like a `worst` value, but nothing beats one that comes first."""
+    if not data.ndim:
+        return module.zeros([], dtype=module.int64)
+    axis = counted(axis, data.ndim)
     size = data.shape[axis]
-    if data.size == 0 and size:
-        return module.zeros([*data.shape[:axis], *[1] * keepdims, *data.shape[axis + 1 :]], dtype=module.int64)
-    found = find(reverse(data, axis) if select_last_index else data, axis=axis, keepdims=bool(keepdims))
+    places = [*data.shape[:axis], *[1] * keepdims, *data.shape[axis + 1 :]]
+    if 0 in places:
+        return module.zeros(places, dtype=module.int64)
+    if not size:
+        raise ValueError(f"axis {axis} of data of shape {list(data.shape)} has no elements to choose from")
+    unknown = module.isnan(data) if module.issubdtype(data.dtype, module.floating) else None
+    values = data if unknown is None else module.where(unknown, worst, data).astype(data.dtype)
+    found = find(reverse(values, axis) if select_last_index else values, axis=axis, keepdims=True)
     found = found.astype(module.int64)
-    return size - 1 - found if select_last_index else found
+    found = size - 1 - found if select_last_index else found
+    if unknown is not None:
+        found = module.where(unknown[(slice(None),) * axis + (slice(1),)], 0, found)
+    return found.reshape(places)
 
 
-# MLX's function, NumPy's, and the docstring
+# MLX's function, NumPy's, the value that loses against all others, and the docstring
 POSITIONS = {
     "ArgMax": (
         mx.argmax,
         np.argmax,
-        "The position of the largest value along an axis, as int64; NaN is larger than all. ONNX ArgMax-13.",
+        -np.inf,
+        "The position of the largest value along an axis, as int64. ONNX ArgMax-13.",
     ),
     "ArgMin": (
         mx.argmin,
         np.argmin,
-        "The position of the smallest value along an axis, as int64; NaN is smaller than all. ONNX ArgMin-13.",
+        np.inf,
+        "The position of the smallest value along an axis, as int64. ONNX ArgMin-13.",
     ),
 }
 
 
-def _position_handler(name, find, find_on_host, meaning):
+def _position_handler(name, find, find_on_host, worst, meaning):
     def translate(data, *, axis=0, keepdims=1, select_last_index=0):
-        return position(mx, find, data, axis, keepdims, select_last_index)
+        return position(mx, find, worst, data, axis, keepdims, select_last_index)
 
     def on_host(data, *, axis=0, keepdims=1, select_last_index=0):
-        return position(np, find_on_host, data, axis, keepdims, select_last_index)
+        return position(np, find_on_host, worst, data, axis, keepdims, select_last_index)
 
     translate.__doc__ = meaning
     handler = op(name, dtypes=NUMBERS)(translate)
     handler.host(on_host)
+    handler.condition(flags("keepdims", "select_last_index"))
     return handler
 
 
@@ -170,7 +188,7 @@ positions = [_position_handler(name, *row) for name, row in POSITIONS.items()]
 def leading(module, argsort, X, k, axis, largest):
     """The k largest (or smallest) values along an axis in order, and their positions. `argsort` is stable and puts NaN
     last, so that equal values come in order of position and NaN is larger than all."""
-    axis %= X.ndim
+    axis = counted(axis, X.ndim)
     size = X.shape[axis]
     if not 0 <= k <= size:
         raise ValueError(f"K is {k}, and axis {axis} has {size} elements")
@@ -199,22 +217,26 @@ def _(X, K, *, axis=-1, largest=1, sorted=1):
     return leading(np, lambda x, axis: np.argsort(x, axis, kind="stable"), X, K.item(), axis, largest)
 
 
+top_k.condition(flags("largest", "sorted"))
+
+
 # Running sums and products
 
 
 def running(scan, x, axis, exclusive, reverse):
+    axis = counted(axis.item(), x.ndim)
     return scan(widened(x), axis=axis, reverse=bool(reverse), inclusive=not exclusive).astype(x.dtype)
 
 
 @op("CumSum", dtypes={"x": NUMBERS})
 def cum_sum(x, axis: Host, *, exclusive=0, reverse=0):
     """Running sums along an axis: from its end if `reverse`, less the element itself if `exclusive`. ONNX CumSum-14."""
-    return running(mx.cumsum, x, axis.item(), exclusive, reverse)
+    return running(mx.cumsum, x, axis, exclusive, reverse)
 
 
 @cum_sum.host
 def _(x, axis, *, exclusive=0, reverse=0):
-    axis = axis.item()
+    axis = counted(axis.item(), x.ndim)
     totals = np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
     if exclusive:
         totals = np.roll(totals, 1, axis)
@@ -225,7 +247,11 @@ def _(x, axis, *, exclusive=0, reverse=0):
 @op("CumProd", dtypes={"x": NUMBERS})
 def cum_prod(x, axis: Host, *, exclusive=0, reverse=0):
     """Running products along an axis, with CumSum's attributes. ONNX CumProd-26."""
-    return running(mx.cumprod, x, axis.item(), exclusive, reverse)
+    return running(mx.cumprod, x, axis, exclusive, reverse)
+
+
+for _handler in (cum_sum, cum_prod):
+    _handler.condition(flags("exclusive", "reverse"))
 
 
 # Softmax and its relatives. Before version 13 they see a matrix: all axes from `axis` on are one.
@@ -267,11 +293,14 @@ def of_rows(op_type, function, summary):
     """The two handlers of an operator that works on rows, from its function along a last axis."""
 
     def of_matrix(input, *, axis=1):
-        axis = axis + input.ndim if axis < 0 else axis
+        axis = counted(axis, input.ndim) if input.ndim else 0
         rows, columns = prod(input.shape[:axis]), prod(input.shape[axis:])
         return function(input.reshape(rows, columns)).reshape(input.shape)
 
     def along_axis(input, *, axis=-1):
+        if not input.ndim:
+            return function(input[None]).reshape([])
+        axis = counted(axis, input.ndim)
         return mx.swapaxes(function(mx.swapaxes(input, axis, -1)), axis, -1)
 
     of_matrix.__doc__ = f"{summary}, over all axes from `axis` on. ONNX {op_type}-11."

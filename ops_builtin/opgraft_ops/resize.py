@@ -17,6 +17,7 @@ import numpy as np
 from opgraft.ops import ANY, FLOATS, Host, op
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import along
+from opgraft_ops._sizes import all_counted, flags
 from opgraft_ops._windows import channels_first, channels_last
 
 LONGEST_PERIOD = 16
@@ -110,16 +111,18 @@ def resize(
 ):
     """X with the given axes (all of them by default) resized by scales or to sizes, taking the nearest input or
     interpolating linearly or cubically. ONNX Resize-19."""
-    numbers = [axis % X.ndim for axis in axes or range(X.ndim)]
+    numbers = all_counted(axes or range(X.ndim), X.ndim)
     lengths = [X.shape[axis] for axis in numbers]
+    given = [each for each in (scales, sizes) if each is not None and each.size]
+    if len(given) != 1:
+        raise ValueError(f"{len(given)} of scales and sizes are given, for axes of {lengths}")
     if scales is not None and scales.size:
-        factors = list(scales.astype(np.float32))
-        targets = [int(factor * np.float32(length)) for factor, length in zip(factors, lengths, strict=True)]
-    elif sizes is not None:
-        factors, targets = sized(sizes.tolist(), lengths, keep_aspect_ratio_policy)
+        factors, targets = scaled(scales, lengths)
     else:
-        raise ValueError("neither scales nor sizes are given")
-    crop = coordinate_transformation_mode == "tf_crop_and_resize" and roi is not None and roi.size > 0
+        factors, targets = sized(sizes.tolist(), lengths, keep_aspect_ratio_policy)
+    crop = coordinate_transformation_mode == "tf_crop_and_resize" and roi is not None
+    if crop and roi.size != 2 * len(numbers):
+        raise ValueError(f"roi of {roi.size} numbers does not hold a start and an end of each of {len(numbers)} axes")
     starts, ends = np.split(roi.astype(np.float32), 2) if crop else ([np.float32(0)] * X.ndim, [ONE] * X.ndim)
     method = Method(
         mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), bool(antialias)
@@ -132,8 +135,7 @@ def resize(
 @op("Resize", since=10, until=10)
 def resize_10(ctx, X, scales: Host, *, mode="nearest"):
     """X with each axis resized by its scale. ONNX Resize-10."""
-    factors = list(scales.astype(np.float32))
-    targets = [int(factor * np.float32(length)) for factor, length in zip(factors, X.shape, strict=True)]
+    factors, targets = scaled(scales, X.shape)
     if targets == list(X.shape):  # by scales that are too small to tell, too
         return X
     method = Method({"bilinear": "linear"}.get(mode, mode))
@@ -145,13 +147,23 @@ def resize_10(ctx, X, scales: Host, *, mode="nearest"):
 @op("Upsample", since=9, until=9)
 def upsample(ctx, X, scales: Host, *, mode="nearest"):
     """X with each axis enlarged by its scale. ONNX Upsample-9."""
+    check_enlarging(scales)
     return resize_10(ctx, X, scales, mode=mode)
 
 
 @op("Upsample", since=7, until=8)
 def upsample_7(ctx, X, *, scales, mode="nearest"):
     """X with each axis enlarged by its scale. ONNX Upsample-7."""
+    check_enlarging(np.array(scales))
     return resize_10(ctx, X, np.array(scales, np.float32), mode=mode)
+
+
+resize.condition(flags("antialias", "exclude_outside"))
+
+
+def check_enlarging(scales: np.ndarray) -> None:
+    if not (scales >= 1).all():
+        raise ValueError(f"scales {scales.tolist()} do not enlarge")
 
 
 for _handler in (resize, resize_10, upsample, upsample_7):
@@ -178,14 +190,34 @@ def _(node):
         node.require(whole, f"{mode} with scales that may give a fraction of a pixel: ONNX and ONNX Runtime differ")
 
 
+def scaled(scales: np.ndarray, lengths: Sequence[int]) -> tuple[list[np.float32], list[int]]:
+    """The scales, in float32, and the lengths that they mean for axes of `lengths`.
+
+    Raises:
+        ValueError: there are more scales or fewer, or some are not positive.
+    """
+    if scales.shape != (len(lengths),) or not (scales > 0).all():
+        raise ValueError(f"scales {scales.tolist()} are not a positive number for each of the axes of {list(lengths)}")
+    factors = list(scales.astype(np.float32))
+    return factors, [int(factor * np.float32(length)) for factor, length in zip(factors, lengths, strict=True)]
+
+
 def sized(sizes: Sequence[int], lengths: Sequence[int], policy: str) -> tuple[list[np.float32], list[int]]:
-    """The scales and the lengths that the input `sizes` means for axes of `lengths`."""
+    """The scales and the lengths that the input `sizes` means for axes of `lengths`.
+
+    Raises:
+        ValueError: there are more sizes or fewer, or they leave an axis without elements, or give it some from nothing.
+    """
+    if len(sizes) != len(lengths):
+        raise ValueError(f"sizes {list(sizes)} do not fit axes of {list(lengths)}")
     parts = zip(sizes, lengths, strict=True)
-    factors = [np.float32(size) / np.float32(length) if length else ONE for size, length in parts]
-    if policy == "stretch":
-        return factors, list(sizes)
-    factor = (min if policy == "not_larger" else max)(factors)
-    return [factor] * len(factors), [int(np.floor(factor * np.float32(length) + HALF)) for length in lengths]
+    factors, targets = [np.float32(size) / np.float32(length) if length else ONE for size, length in parts], list(sizes)
+    if policy != "stretch":
+        factors = [(min if policy == "not_larger" else max)(factors)] * len(factors)
+        targets = [int(np.floor(factors[0] * np.float32(length) + HALF)) for length in lengths]
+    if any(target < 1 if length else target for target, length in zip(targets, lengths, strict=True)):
+        raise ValueError(f"sizes {list(sizes)} make axes of {targets} from axes of {list(lengths)}")
+    return factors, targets
 
 
 def resized(ctx, X, targets, tables, extrapolation_value):

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import product
-from math import prod
+from math import isfinite, prod
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import ANY, FLOATS, Anywhere, Host, op
+from opgraft.ops import ANY, FLOATS, Anywhere, Context, Host, op
 from opgraft.ops.arrays import to_device
 from opgraft_ops._folding import widened
-from opgraft_ops._shared import within
+from opgraft_ops._shared import Array, between
+from opgraft_ops._sizes import check_shape, flags
 from opgraft_ops._windows import channels_first, channels_last, fitted, windows
+from opgraft_ops.convolution import check_weight, claim_convolution
 
 CUBIC_COEFFICIENT = -0.75
 """The coefficient of GridSample's cubic interpolation."""
+
+FARTHEST = 2.0**63
+"""From this distance on, GridSample takes a place to be the image's first edge; what is not a number, too."""
+
+MOST_SAMPLES = 2**22
+"""RoiAlign reads so many elements of an image at a time, and sums them up."""
 
 Neighbours = list[tuple[mx.array, mx.array | None]]
 """Along one axis: which pixel each place reads, and its weight (None: all of it), for each neighbour read."""
@@ -28,8 +36,9 @@ def grid_sample(X, grid, *, align_corners=0, mode="linear", padding_mode="zeros"
     """X (N, C, D1...Dn) read at the places that grid (N, O1...On, n) gives, from -1 to 1 across X, the last axis first:
     (N, C, O1...On). ONNX GridSample-22."""
     sizes = X.shape[2:]
-    if grid.shape[-1] != len(sizes):
-        raise ValueError(f"a grid of shape {list(grid.shape)} does not place points in {len(sizes)} dimensions")
+    if not X.ndim > 2 or 0 in sizes:
+        raise ValueError(f"X of shape {list(X.shape)} has no pixels")
+    check_shape("grid", grid, [X.shape[0], *[None] * len(sizes), len(sizes)])
     if 0 in (*X.shape, *grid.shape):
         return mx.zeros((*X.shape[:2], *grid.shape[1:-1]), X.dtype)
     x = channels_last(X if mode == "nearest" else widened(X))
@@ -40,6 +49,7 @@ def grid_sample(X, grid, *, align_corners=0, mode="linear", padding_mode="zeros"
     for axis, size in enumerate(sizes):
         place = places[..., len(sizes) - 1 - axis] + 1
         place = place / 2 * (size - 1) if align_corners else (place * size - 1) / 2
+        place = mx.where(mx.abs(place) < FARTHEST, place, 0 if align_corners else -0.5)  # as in ONNX Runtime
         found = _neighbours(place, mode.removeprefix("bi"))
         neighbours.append([(_inside(pixel, size, padding_mode, align_corners), weight) for pixel, weight in found])
     return channels_first(_read(x, neighbours)).astype(X.dtype)
@@ -49,6 +59,8 @@ def grid_sample(X, grid, *, align_corners=0, mode="linear", padding_mode="zeros"
 def _(node):
     mode = node.attributes.get("mode", "linear").removeprefix("bi")
     node.require(mode in ("nearest", "linear", "cubic"), f"mode {mode!r} is not one of ONNX's")
+    padding = node.attributes.get("padding_mode", "zeros")
+    node.require(padding in ("zeros", "border", "reflection"), f"padding_mode {padding!r} is not one of ONNX's")
     exact = mode == "nearest" or node.dtype(0) in (None, *FLOATS)
     node.require(exact, "interpolation of integers: how they are rounded is not defined; cast to float")
 
@@ -60,8 +72,9 @@ def affine_grid(theta, size: Host, *, align_corners=0):
     sizes = size[2:].tolist()
     precise = widened(theta)
     rank = len(sizes)
-    if theta.shape[1:] != (rank, rank + 1):
-        raise ValueError(f"theta of shape {list(theta.shape)} does not move points of {rank} dimensions")
+    if min(sizes, default=1) < 1:
+        raise ValueError(f"a size of {size.tolist()} has no pixels")
+    check_shape("theta", theta, [*size[:1].tolist(), rank, rank + 1])
     grid = precise[:, *[None] * rank, :, rank]
     for axis, length in enumerate(sizes):
         places = mx.array(_pixel_places(length, align_corners), precise.dtype)
@@ -97,8 +110,14 @@ def deform_conv(
     offset of its own, from offset (N, offset_group * k1...kn * n, O1...On), times mask (N, offset_group * k1...kn,
     O1...On). ONNX DeformConv-22."""
     batch, channels, *sizes = X.shape
+    check_weight(X, W, group, W.shape[0], W.shape[1] * group, kernel_shape)
+    check_shape("B", B, W.shape[:1])
     place = windows(sizes, W.shape[2:], strides, dilations, pads, "NOTSET")
     rank, taps, outputs = place.rank, prod(place.kernel), prod(place.outputs)
+    if channels % offset_group:
+        raise ValueError(f"{channels} channels do not make {offset_group} equal groups")
+    check_shape("offset", offset, [batch, offset_group * taps * rank, *place.outputs])
+    check_shape("mask", mask, [batch, offset_group * taps, *place.outputs])
     if 0 in (batch, W.shape[0], *place.outputs):
         return mx.zeros((batch, W.shape[0], *place.outputs), X.dtype)
     x = widened(X).reshape(batch * offset_group, channels // offset_group, *sizes)
@@ -112,6 +131,7 @@ def deform_conv(
         starts = np.arange(place.outputs[axis]) * place.strides[axis] - place.begins[axis]
         starts = starts.reshape([-1 if each == axis else 1 for each in range(rank)])
         places = moves[:, :, axis] + mx.array((steps + starts).astype(np.float32)).astype(moves.dtype)
+        places = mx.where(mx.isfinite(places), places, -2)  # outside, as in ONNX Runtime
         found = _neighbours(places, "linear")
         neighbours.append([(_inside(pixel, size, "zeros", 0), weight) for pixel, weight in found])
     read = _read(x, neighbours)  # (N * offset_group, taps, O1...On, C / offset_group)
@@ -128,16 +148,24 @@ def deform_conv(
 
 @deform_conv.condition
 def _(node):
-    rank = node.rank(0)
-    node.require(rank is None or rank > 2, "an image has axes beside batch and channels")
+    claim_convolution(node)
+    groups = node.attributes.get("offset_group", 1)
+    node.require(groups > 0, f"offset_group {groups} is not positive")
+
+
+for _handler in (grid_sample, affine_grid):
+    _handler.condition(flags("align_corners"))
 
 
 def _roi_align(since, until, shift):
     """RoiAlign's handlers for some versions, whose default coordinate_transformation_mode is `shift`: one for a given
     number of samples, which needs no values, and one that sees the regions because their sizes give that number."""
 
-    @op("RoiAlign", since=since, until=until, dtypes={"X": FLOATS, "rois": FLOATS, "batch_indices": {"int64"}})
+    types = {"X": FLOATS, "rois": FLOATS, "batch_indices": {"int64"}}
+
+    @op("RoiAlign", since=since, until=until, dtypes=types)
     def roi_align(
+        ctx,
         X,
         rois,
         batch_indices: Anywhere,
@@ -152,13 +180,20 @@ def _roi_align(since, until, shift):
         """The mean, or the maximum, of sampling_ratio ** 2 samples in each bin of each region: X (N, C, H, W) and rois
         (R, 4), each x1, y1, x2, y2, in the images batch_indices, give (R, C, output_height, output_width).
         ONNX RoiAlign-22."""
+        images = _images_of(ctx, X, rois, batch_indices)
+        bins = output_height, output_width
+        if 0 in (*X.shape, *rois.shape):
+            return mx.zeros((rois.shape[0], X.shape[1], *bins), X.dtype)
+        ctx.check(mx.isfinite(rois), "rois must be finite")
         regions = _regions(widened(rois), spatial_scale, coordinate_transformation_mode)
-        images = within(batch_indices, X.shape[0], from_end=False)
-        sizes, counts = (output_height, output_width), (sampling_ratio, sampling_ratio)
-        return channels_first(_pooled(widened(X), regions, images, sizes, counts, mode)).astype(X.dtype)
+        samples = mx.arange(sampling_ratio, dtype=regions[0].dtype)
+        axes = [_samples(regions, axis, bins[axis], sampling_ratio, samples, X.shape[2 + axis]) for axis in (0, 1)]
+        total = _pooled(widened(X), images, axes, mode)
+        return channels_first(total if mode == "max" else total / sampling_ratio**2).astype(X.dtype)
 
-    @op("RoiAlign", since=since, until=until, dtypes={"X": FLOATS, "rois": FLOATS, "batch_indices": {"int64"}})
+    @op("RoiAlign", since=since, until=until, dtypes=types)
     def roi_align_adaptive(
+        ctx,
         X,
         rois: Host,
         batch_indices: Anywhere,
@@ -170,30 +205,56 @@ def _roi_align(since, until, shift):
         sampling_ratio=0,
         spatial_scale=1.0,
     ):
-        """RoiAlign with as many samples in a bin as it is pixels high and wide, rounded up. ONNX RoiAlign-22."""
+        """RoiAlign with as many samples in a bin as it is pixels high and wide, rounded up; those outside the image,
+        which are 0, are left out but for a few. ONNX RoiAlign-22."""
+        images = _images_of(ctx, X, rois, batch_indices)
+        ctx.check(np.isfinite(rois), "rois must be finite")
+        bins = np.array((output_height, output_width))
         rois = rois.astype(np.float32) if rois.dtype == np.float16 else rois
         starts, lengths = _regions(rois, spatial_scale, coordinate_transformation_mode)
-        sizes = (output_height, output_width)
-        counts = np.ceil(lengths / np.array(sizes, rois.dtype))
-        counts = np.where(np.isfinite(counts), np.maximum(counts, 0), 0).astype(np.int64)
-        x = widened(X)
-        every_image = within(batch_indices, X.shape[0], from_end=False)
-        pooled, order = [], []
-        for pair in np.unique(counts, axis=0):
-            chosen = np.flatnonzero((counts == pair).all(axis=1))
+        widths = lengths / bins.astype(rois.dtype)
+        counts = np.maximum(np.ceil(widths), 0)
+        ctx.check(np.isfinite(counts), "rois are too large")
+        result = mx.zeros((rois.shape[0], *bins.tolist(), X.shape[1]), widened(X).dtype)
+        if 0 in X.shape:
+            return channels_first(result).astype(X.dtype)
+        sizes = np.array(X.shape[2:])
+        steps = np.where(counts > 0, widths, 1) / np.maximum(counts, 1)
+        taken = np.minimum(counts, np.ceil((sizes + 1) / steps) + 4).astype(np.int64)
+        for pair in np.unique(taken[taken.all(axis=1)], axis=0):
+            chosen = np.flatnonzero((taken == pair).all(axis=1))
+            start, width, step, count = (each[chosen, :, None] for each in (starts, widths, steps, counts))
             regions = to_device(starts[chosen]), to_device(lengths[chosen])
-            images = mx.take(every_image, mx.array(chosen), axis=0)
-            pooled.append(_pooled(x, regions, images, sizes, pair.tolist(), mode))
-            order.append(chosen)
-        if not pooled:
-            return mx.zeros((0, X.shape[1], *sizes), X.dtype)
-        back = np.argsort(np.concatenate(order))
-        return channels_first(mx.take(mx.concatenate(pooled), mx.array(back), axis=0)).astype(X.dtype)
+            axes = []
+            for axis in (0, 1):
+                edges = start[:, axis] + np.arange(bins[axis]) * width[:, axis]
+                first = np.clip(np.floor((-1 - edges) / step[:, axis]) - 2, 0, count[:, axis] - pair[axis])
+                numbers = to_device((first[..., None] + np.arange(pair[axis])).astype(rois.dtype))
+                of_bin = to_device(count[:, axis, None])
+                axes.append(_samples(regions, axis, bins[axis].item(), of_bin, numbers, X.shape[2 + axis]))
+            total = _pooled(widened(X), mx.take(images, mx.array(chosen), axis=0), axes, mode)
+            if mode == "avg":
+                total = total / to_device(count.prod(axis=1)[..., None, None]).astype(total.dtype)
+            result[mx.array(chosen)] = total
+        return channels_first(result).astype(X.dtype)
 
     @roi_align.condition
     def _(node):
-        given = node.attributes.get("sampling_ratio", 0) > 0
+        given = node.attributes.get("sampling_ratio", 0) != 0
         node.require(given, "sampling_ratio 0: the number of samples depends on the regions")
+
+    @roi_align.condition
+    @roi_align_adaptive.condition
+    def _(node):
+        for name, least in (("output_height", 1), ("output_width", 1), ("sampling_ratio", 0)):
+            value = node.attributes.get(name, least)
+            node.require(value >= least, f"{name} is {value}, and must be {least} at least")
+        scale = node.attributes.get("spatial_scale", 1.0)
+        node.require(isfinite(scale), f"spatial_scale is {scale}, and must be finite")
+        modes = {"mode": ("avg", "max"), "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")}
+        for name, known in modes.items():
+            value = node.attributes.get(name)
+            node.require(value in (None, *known), f"{name} {value!r} is neither {' nor '.join(known)}")
 
     return [roi_align, roi_align_adaptive]
 
@@ -276,43 +337,56 @@ def _regions(rois, spatial_scale: float, mode: str):
     return starts, lengths
 
 
-def _pooled(
-    x: mx.array,
-    regions: tuple[mx.array, mx.array],
-    images: mx.array,
-    sizes: Sequence[int],
-    counts: Sequence[int],
-    mode: str,
-) -> mx.array:
-    """The samples of each bin pooled: (R, height, width, C). Regions as of `_regions`; `counts` samples each way."""
-    channels = x.shape[1]
-    if 0 in (*counts, *x.shape, *images.shape):
-        return mx.zeros((images.shape[0], *sizes, channels), x.dtype)
-    pixels = channels_last(x).reshape(-1, channels)
-    total = None
-    for ys in _samples(regions, 0, sizes[0], counts[0], x.shape[2]):
-        for xs in _samples(regions, 1, sizes[1], counts[1], x.shape[3]):
-            for (y, y_weight), (column, x_weight) in product(ys, xs):
-                row = images[:, None].astype(mx.int32) * x.shape[2] + y
-                part = mx.take(pixels, row[:, :, None] * x.shape[3] + column[:, None, :], axis=0)
-                part = part * (y_weight[:, :, None] * x_weight[:, None, :])[..., None].astype(x.dtype)
-                total = part if total is None else mx.maximum(total, part) if mode == "max" else total + part
-    return total if mode == "max" else total / (counts[0] * counts[1])
+def _images_of(ctx: Context, X: mx.array, rois: Array, batch_indices: Array) -> mx.array:
+    """The image of each region, of shape (R); all of RoiAlign's shapes are as they must be."""
+    check_shape("X", X, [None] * 4)
+    check_shape("rois", rois, [None, 4])
+    check_shape("batch_indices", batch_indices, rois.shape[:1])
+    return between(ctx, batch_indices, 0, X.shape[0] - 1, "batch_indices").astype(mx.int32)
 
 
 def _samples(
-    regions: tuple[mx.array, mx.array], axis: int, bins: int, count: int, size: int
-) -> Iterator[list[tuple[mx.array, mx.array]]]:
-    """For each sample along an axis: the two pixels (R, bins) around it, with their weights. Pixels are at least 0, and
-    the weights are 0 more than a pixel outside."""
+    regions: tuple[mx.array, mx.array], axis: int, bins: int, count: int | mx.array, numbers: mx.array, size: int
+) -> tuple[mx.array, mx.array]:
+    """The pixels that the samples of each bin lie between along an axis of `size` pixels, and their weights: each
+    (R, bins, 2 * samples). The weights are 0 more than a pixel outside.
+
+    Args:
+        regions: as of `_regions`.
+        count: how many samples there are in a bin, a number or (R, 1, 1).
+        numbers: which of them are asked for: (samples), or (R, bins, samples).
+    """
     start, length = (each[:, axis : axis + 1] for each in regions)
     width = length / bins
     firsts = start + mx.arange(bins).astype(start.dtype) * width
-    for sample in range(count):
-        place = firsts + (sample + 0.5) * width / count
-        within = ((place >= -1) & (place <= size)).astype(place.dtype)
-        place = mx.clip(place, 0, size - 1)
-        low = mx.floor(place)
-        share = place - low
-        pixel = mx.clip(low.astype(mx.int32), 0, size - 1)
-        yield [(pixel, (1 - share) * within), (mx.minimum(pixel + 1, size - 1), share * within)]
+    place = firsts[..., None] + (numbers + 0.5) * width[..., None] / count
+    within = ((place >= -1) & (place <= size)).astype(place.dtype)
+    place = mx.clip(place, 0, size - 1)
+    low = mx.floor(place)
+    share = place - low
+    pixel = mx.clip(low.astype(mx.int32), 0, size - 1)
+    pixels = mx.concatenate([pixel, mx.minimum(pixel + 1, size - 1)], axis=-1)
+    return pixels, mx.concatenate([(1 - share) * within, share * within], axis=-1)
+
+
+def _pooled(x: mx.array, images: mx.array, axes: Sequence[tuple[mx.array, mx.array]], mode: str) -> mx.array:
+    """The weighted pixels of each bin of x (N, C, H, W), for each pair of one along each axis, added up, or the largest
+    one: (R, height, width, C). `axes` as of `_samples`. Not all pairs are read at once, but as many as is reasonable.
+    """
+    (rows, row_weights), (columns, column_weights) = axes
+    height, width = x.shape[2:]
+    pixels = channels_last(x).reshape(-1, x.shape[1])
+    rows = (images[:, None, None] * height + rows) * width
+    pairs = rows.shape[2] * columns.shape[2]
+    once = max(1, MOST_SAMPLES // (images.size * rows.shape[1] * columns.shape[1] * x.shape[1]))
+    parts = []
+    for start in range(0, pairs, once):
+        row, column = map(mx.array, divmod(np.arange(start, min(start + once, pairs)), columns.shape[2]))
+        place = mx.take(rows, row, axis=2)[:, :, None] + mx.take(columns, column, axis=2)[:, None]
+        weight = mx.take(row_weights, row, axis=2)[:, :, None] * mx.take(column_weights, column, axis=2)[:, None]
+        weight, read = weight.astype(x.dtype), mx.take(pixels, place, axis=0)
+        if mode == "max":
+            parts.append(mx.max(weight[..., None] * read, axis=3))
+        else:
+            parts.append((weight[..., None, :] @ read).squeeze(3))
+    return reduce(mx.maximum if mode == "max" else mx.add, parts)

@@ -8,9 +8,10 @@ from math import ceil, prod
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import HELD, Anywhere, Context, Host, op, to_device
+from opgraft.ops import HELD, Anywhere, Context, Host, Tensors, op, to_device
 from opgraft.ops.arrays import device_from_storage
 from opgraft_ops._shared import Integers, same_on_host
+from opgraft_ops._sizes import all_counted, counted, flags
 
 SMALL = 1024
 """An array of equal elements is made on the host up to this size, since it may be a shape."""
@@ -30,7 +31,7 @@ def size(data: Anywhere):
 
 @same_on_host
 @op("Identity", dtypes=HELD)
-def identity(input):
+def identity(input: mx.array | Tensors) -> mx.array | Tensors:
     """The input itself. ONNX Identity-25."""
     return input
 
@@ -49,10 +50,14 @@ def reshape(data, shape: Host, *, allowzero=0):
     return data.reshape(target_shape(data.shape, shape, allowzero))
 
 
+reshape.condition(flags("allowzero"))
+
+
 @same_on_host
 @op("Flatten", dtypes=HELD)
 def flatten(input, *, axis=1):
     """A matrix: the dimensions before axis make its rows, the others its columns. ONNX Flatten-25."""
+    axis = axis if axis == input.ndim else counted(axis, input.ndim)
     return input.reshape([prod(input.shape[:axis]), prod(input.shape[axis:])])
 
 
@@ -87,12 +92,12 @@ def unsqueeze(data, axes: Host):
 @op("Transpose", dtypes=HELD)
 def transpose(data, *, perm=None):
     """Dimension i of the result is dimension perm[i] of data; without perm, in reverse order. ONNX Transpose-25."""
-    return mx.transpose(data, perm)
+    return mx.transpose(data, order_of(perm, data.ndim))
 
 
 @transpose.host
 def transpose_on_host(data, *, perm=None):
-    return np.transpose(data, perm)
+    return np.transpose(data, order_of(perm, data.ndim))
 
 
 @op("Constant", dtypes=HELD)
@@ -108,7 +113,7 @@ def constant(ctx, *, value=None, value_int=None, value_ints=None, value_float=No
 @op("ConstantOfShape", dtypes=HELD)
 def constant_of_shape(ctx, input: Host, *, value=None):
     """An array of shape `input` whose elements are all `value`, a float32 zero by default. ONNX ConstantOfShape-25."""
-    value = np.zeros(1, np.float32) if value is None else value
+    value = np.zeros((), np.float32) if value is None else value.reshape(())
     sizes = [int(each) for each in input]
     if _makes_bfloat16(ctx):
         return mx.full(sizes, device_from_storage(value, "bfloat16"))
@@ -124,9 +129,15 @@ def range_(ctx, start: Host, limit: Host, delta: Host, *, stash_type=1):
     Floats are summed step by step, as ONNX Runtime does it, 16-bit ones in float32.
     """
     start, limit, delta = (each.reshape(()) for each in (start, limit, delta))
-    wide = np.result_type(start, np.float32) if start.dtype.kind == "f" else start.dtype
-    count = max(0, ceil(float(limit.astype(wide) - start.astype(wide)) / float(delta)))
-    steps = np.full(count, delta, wide)
+    if delta == 0:
+        raise ValueError(f"from {start} to {limit} in steps of {delta} there is no end")
+    if start.dtype.kind == "f":
+        wide = np.result_type(start, np.float32)
+        count = ceil(float(limit.astype(wide) - start.astype(wide)) / float(delta))
+    else:
+        wide = start.dtype
+        count = -((start.item() - limit.item()) // delta.item())
+    steps = np.full(max(0, count), delta, wide)
     steps[:1] = start
     values = np.add.accumulate(steps, dtype=wide)
     return to_device(values).astype(mx.bfloat16) if _makes_bfloat16(ctx) else values.astype(start.dtype)
@@ -139,17 +150,40 @@ def _(node):
 
 
 def target_shape(current: Sequence[int], shape: Integers, allowzero: int) -> list[int]:
-    """The shape that Reshape means: 0 is the size at the same place, -1 what is left over."""
-    target = [int(size) if size or allowzero else current[axis] for axis, size in enumerate(shape)]
+    """The shape that Reshape means: 0 is the size at the same place, -1 what is left over.
+
+    Raises:
+        ValueError: what is left over is not defined, or the elements are not as many.
+    """
+    sizes = np.ravel(shape).tolist()
+    if not allowzero and any(size == 0 and place >= len(current) for place, size in enumerate(sizes)):
+        raise ValueError(f"shape {sizes} keeps a dimension that {list(current)} does not have")
+    target = [size if size or allowzero else current[place] for place, size in enumerate(sizes)]
+    total = prod(current)
     if -1 in target:
         rest = prod(size for size in target if size != -1)
-        target[target.index(-1)] = prod(current) // rest if rest else 0
+        if rest:  # otherwise any size would do
+            target[target.index(-1)] = total // rest
+    if min(target, default=0) < 0 or prod(target) != total:
+        raise ValueError(f"the {total} elements of shape {list(current)} do not fit shape {sizes}")
     return target
+
+
+def order_of(perm: Sequence[int] | None, rank: int) -> list[int]:
+    """The order of dimensions that Transpose means.
+
+    Raises:
+        ValueError: `perm` is no order of `rank` dimensions.
+    """
+    order = list(reversed(range(rank)) if perm is None else perm)
+    if sorted(order) != list(range(rank)):
+        raise ValueError(f"perm {order} is no order of {rank} dimensions")
+    return order
 
 
 def shape_without(current: Sequence[int], axes: Integers) -> list[int]:
     """`current` less its dimensions `axes`; where there are none, less all those of size 1."""
-    dropped = {range(len(current))[int(axis)] for axis in np.ravel(axes)}
+    dropped = {counted(axis, len(current)) for axis in np.ravel(axes)}
     dropped = dropped or {axis for axis, size in enumerate(current) if size == 1}
     if any(current[axis] != 1 for axis in dropped):
         raise ValueError(
@@ -161,9 +195,7 @@ def shape_without(current: Sequence[int], axes: Integers) -> list[int]:
 def shape_with(current: Sequence[int], axes: Integers) -> list[int]:
     """`current` and new dimensions of size 1, at the places `axes` of the result."""
     rank = len(current) + np.size(axes)
-    places = {range(rank)[int(axis)] for axis in np.ravel(axes)}
-    if len(places) != np.size(axes):
-        raise ValueError(f"axes {np.ravel(axes).tolist()} name a dimension twice")
+    places = all_counted(np.ravel(axes), rank)
     old = iter(current)
     return [1 if axis in places else next(old) for axis in range(rank)]
 

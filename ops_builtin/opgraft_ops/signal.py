@@ -10,6 +10,7 @@ import numpy as np
 from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import FLOATS, Host, op, to_device
 from opgraft.ops.arrays import MLX_TYPE
+from opgraft_ops._sizes import check_shape, counted, flags
 
 TRANSFORMED = FLOATS - {"float64"}  # MLX's transforms are of float32
 
@@ -42,6 +43,9 @@ def stft(signal, frame_step: Host, window=None, frame_length: Host = None, *, on
     whole = length if window is None else window.shape[0]
     size = whole if frame_length is None else int(frame_length.item())
     step = int(frame_step.item())
+    if step < 1 or not 0 < size <= length:
+        raise ValueError(f"a signal of {length} has no frames of {size}, each {step} after the last")
+    check_shape("window", window, [size])
     count = (length - size) // step + 1
     frames = mx.as_strided(signal, (batch, count, size, parts), (length * parts, step * parts, parts, 1))
     if window is not None:
@@ -49,14 +53,25 @@ def stft(signal, frame_step: Host, window=None, frame_length: Host = None, *, on
     return transformed(frames, size, 2, 0, onesided).astype(signal.dtype)
 
 
+for _handler in (dft, dft_along_attribute, stft):
+    _handler.condition(flags("inverse", "onesided"))
+
+
 def transformed(x: mx.array, length: int | None, axis: int, inverse: int, onesided: int) -> mx.array:
     """The transform of x, whose last dimension holds parts of complex numbers, along an axis that counts it too."""
-    axis %= x.ndim
+    axis = counted(axis, x.ndim)
     wide = x.astype(mx.float32)
     real = x.shape[-1] == 1
-    values = mx.moveaxis(wide[..., 0] if real else complex_numbers(wide), axis, -1)
+    if axis == x.ndim - 1 or not (real or x.shape[-1] == 2) or (real and inverse and onesided):
+        raise ValueError(f"{list(x.shape)} has no such transform along axis {axis}: parts of numbers come last")
+    size = x.shape[axis]
+    if (length is not None and length < 1) or (not size and (onesided or length is not None)):
+        raise ValueError(f"there is no transform of length {length} of {size} elements")
     if length is None:
-        length = 2 * (x.shape[axis] - 1) if inverse and onesided else x.shape[axis]
+        length = 2 * (size - 1) if inverse and onesided else size
+    if not length:
+        return mx.zeros((*x.shape[:axis], 0, *x.shape[axis + 1 : -1], 1 if onesided else 2), x.dtype)
+    values = mx.moveaxis(wide[..., 0] if real else complex_numbers(wide), axis, -1)
     if inverse and onesided:
         return mx.moveaxis(mx.fft.irfft(values, length), -1, axis)[..., None].astype(x.dtype)
     if inverse:
@@ -103,10 +118,14 @@ WINDOWS = {
 
 def window_handler(name, coefficients):
     def window(size: Host, *, output_datatype=1, periodic=1):
+        if size.item() < 0:
+            raise ValueError(f"a window of size {size.item()}")
         return as_type(cosines(int(size.item()), periodic, coefficients), output_datatype)
 
     window.__doc__ = f"The first `size` points of a window that ends there, or one point later. ONNX {name}-17."
-    return op(name)(window)
+    handler = op(name)(window)
+    handler.condition(flags("periodic"))
+    return handler
 
 
 handlers = [window_handler(*each) for each in WINDOWS.items()]
@@ -126,9 +145,14 @@ def mel_weight_matrix(
     ONNX MelWeightMatrix-17.
     """
     count, length = int(num_mel_bins.item()), int(dft_length.item())
-    low, high = (2595 * np.log10(1 + edge.item() / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
-    mels = low + np.arange(count + 2) * (high - low) / (count + 2)
-    edges = ((length + 1) * 700 * (10 ** (mels / 2595) - 1) // sample_rate.item()).astype(np.int64)
+    if count < 0:
+        raise ValueError(f"{count} filters")
+    with np.errstate(all="ignore"):
+        low, high = (2595 * np.log10(1 + edge.item() / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
+        mels = low + np.arange(count + 2) * (high - low) / (count + 2)
+        edges = ((length + 1) * 700 * (10 ** (mels / 2595) - 1) // sample_rate.item()).astype(np.int64)
+    if edges.min() < 0 or edges.max() > length // 2:
+        raise ValueError(f"the filters lie between the bins {edges.min()} and {edges.max()}, of {length // 2 + 1}")
     place = np.arange(length // 2 + 1)[:, None]
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     with np.errstate(all="ignore"):  # where two of a filter's edges fall together, one of its sides is not asked for

@@ -8,19 +8,7 @@ from importlib.metadata import version
 
 from node_cases import CLASSES, Verdict
 
-from opgraft.graph.element_types import (
-    ANY,
-    BOOL,
-    COMPLEX,
-    FLOAT8,
-    FLOATS,
-    INTEGERS,
-    NARROW,
-    NUMBERS,
-    PACKED,
-    SIGNED,
-    UNSIGNED,
-)
+from opgraft.graph.element_types import described
 from opgraft.ops import Handler
 from opgraft.registry import Registry, load_registry
 
@@ -31,19 +19,6 @@ _MEANING = {
     "wrong": "an output is not ONNX's",
     "error": "making the session or running it failed",
     "crash": "the process died",
-}
-
-_NAMED_SETS = {
-    "any": ANY,
-    "numbers, bool": NUMBERS | BOOL,
-    "numbers": NUMBERS,
-    "floats, complex64": FLOATS | COMPLEX,
-    "floats": FLOATS,
-    "integers, bool": INTEGERS | BOOL,
-    "integers": INTEGERS,
-    "signed integers": SIGNED,
-    "unsigned integers": UNSIGNED,
-    "bool": BOOL,
 }
 
 
@@ -98,11 +73,4 @@ def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
 
 def _types(handler: Handler) -> str:
     first = handler.signature.input(0)
-    if first is None:
-        return ""
-    wide = first.dtypes - NARROW
-    names = [next((name for name, types in _NAMED_SETS.items() if types == wide), ", ".join(sorted(wide)))]
-    for name, types in (("8-bit floats", FLOAT8), ("types below a byte", PACKED)):
-        found = first.dtypes & types
-        names += [name] if found == types else sorted(found)
-    return ", ".join(names)
+    return "" if first is None else described(first.dtypes)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 
 from opgraft.testing import check_declined, check_node, node_model, run_model
 
@@ -213,3 +214,32 @@ def test_seeded_dropout_draws_as_the_reference_does():
     mask = np.random.RandomState(7).uniform(0, 1, x.shape) >= 0.5
     check_node("Dropout", *inputs, outputs=2, seed=7, reference=[x * mask * 2, mask])
     check_node("Dropout", *inputs, outputs=2, seed=7, reference="onnx")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gelu_far_out(dtype):
+    """What is added to 1 there is -1 to the last bit."""
+    x = np.array([-math.inf, math.inf, -40, 40, math.nan], dtype)
+    expected = np.array([math.nan, math.inf, 0, 40, math.nan], dtype)
+    check_node("Gelu", x, opset=20, reference=[expected])
+
+
+@pytest.mark.parametrize("constant", [(), (1,)])
+@pytest.mark.parametrize("slope", [math.inf, -math.inf, math.nan])
+def test_prelu_of_endless_slopes(slope, constant):
+    """Where the input is positive, the slope does not matter."""
+    x = np.array([3.0, 0.0, -2.0, math.inf, -math.inf, math.nan], np.float32)
+    check_node("PRelu", x, np.array([slope], np.float32), constant=constant)
+
+
+@pytest.mark.parametrize("operator", ["LeakyRelu", "Elu"])
+@pytest.mark.parametrize("alpha", [math.inf, math.nan])
+def test_endless_attributes_are_declined(operator, alpha):
+    check_declined(operator, np.ones(3, np.float32), alpha=alpha, because="must be finite")
+
+
+@pytest.mark.parametrize("training", [(), (np.array(True),)])
+@pytest.mark.parametrize("ratio", [-0.5, 1.0, 1.5, math.nan])
+def test_dropout_of_no_share(ratio, training):
+    inputs = np.ones(4, np.float32), np.array(ratio, np.float32), *training
+    check_refused("Dropout", *inputs, match="is not at least 0 and less than 1")

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 
-from opgraft.errors import TranslationError
-from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_node, node_model, reference_outputs
-from opgraft_ops import attention as handlers
 
 BATCH, HEADS, GROUPS, QUERIES, KEYS, SIZE = 2, 4, 2, 3, 5, 8
 
@@ -199,13 +197,17 @@ def test_sizes_known_only_at_run_time(outputs):
 
 
 @each_depth
-@pytest.mark.parametrize(("queries", "keys"), [(0, 5), (3, 0), (0, 0)])
 @pytest.mark.parametrize("causal", [0, 1])
-def test_nothing_to_attend(outputs, queries, keys, causal):
-    query, key, value = heads(keys, queries, 6)
-    zeros = np.zeros((BATCH, HEADS, queries, 6), np.float32)
-    scores = np.zeros((BATCH, HEADS, queries, keys), np.float32)
+def test_nobody_attends(outputs, causal):
+    query, key, value = heads(5, 0, 6)
+    zeros = np.zeros((BATCH, HEADS, 0, 6), np.float32)
+    scores = np.zeros((BATCH, HEADS, 0, 5), np.float32)
     check(query, key, value, outputs=outputs, is_causal=causal, reference=[zeros, key, value, scores][:outputs])
+
+
+@pytest.mark.parametrize("queries", [0, 3])
+def test_nothing_to_attend(queries):
+    check_refused("Attention", *heads(0, queries, 6), opset=24, match="leave nothing to attend", dynamic=True)
 
 
 def test_what_attention_declines():
@@ -217,7 +219,10 @@ def test_what_attention_declines():
         "Attention", query, key, value, normal(3, 5).astype(np.float16), opset=24, because="a mask of float16"
     )
     check_declined("Attention", query, key, value, np.ones((3, 5), np.int32), opset=24, because="a mask of int32")
-    check_declined("Attention", query, key, value, opset=24, scale=-1.0, because="negative scale")
+    check_declined("Attention", query, key, value, opset=24, scale=-1.0, because="scale is -1.0")
+    check_declined("Attention", query, key, value, opset=24, scale=0.0, because="scale is 0.0")
+    check_declined("Attention", query, key, value, opset=24, softcap=-1.0, because="softcap is -1.0")
+    check_declined("Attention", query, key, value, opset=24, is_causal=2, because="is_causal")
     check_declined("Attention", query, key, value, opset=24, softmax_precision=7, because="softmax_precision")
     check_declined(
         "Attention", query, key, value, None, past()[0], opset=24, because="only together", output_types=["float32"]
@@ -382,17 +387,31 @@ def test_causal_convolution_goes_on_where_it_stopped():
 
 @pytest.mark.parametrize("position", [-1, 5, 10**9, -(10**9), 2**62])
 def test_positions_that_are_not_there(position):
-    """An error where the host knows the positions; on the device, some position."""
     x, cache = np.ones((1, 2, 3, 4), np.float32), np.ones((5, 2), np.float32)
-    positions = np.array([[0, 1, position]])
-    with pytest.raises(TranslationError, match=f"{position}.* do not fit dimensions of 5"):
-        check_node("RotaryEmbedding", x, cache, cache, positions, opset=23, reference=[])
-    result = to_host(handlers.rotary_embedding(*map(to_device, (x, cache, cache, positions))))
-    np.testing.assert_array_equal(result, [[[[0, 0, 2, 2]] * 3] * 2])
+    inputs = x, cache, cache, np.array([[0, 1, position]])
+    check_refused("RotaryEmbedding", *inputs, opset=23, index=3, match="position_ids must lie between 0 and 4")
+
+
+@pytest.mark.parametrize(
+    ("x", "cache", "positions", "attributes"),
+    [
+        ((1, 2, 3, 4), (5, 1), (1, 3), {}),
+        ((1, 2, 3, 4), (5, 2), (1, 2), {}),
+        ((1, 2, 3, 4), (5, 2), (3,), {}),
+        ((2, 2, 3, 4), (5, 2), (1, 3), {}),
+        ((1, 2, 3, 4), (5, 3), (1, 3), {"rotary_embedding_dim": 6}),
+        ((1, 2, 3, 4), (1, 1, 2), None, {}),
+        ((2, 2, 3, 4), (1, 3, 2), None, {}),
+        ((1, 2, 3, 4), (5, 2), None, {}),
+    ],
+)
+def test_rotations_that_do_not_fit(x, cache, positions, attributes):
+    inputs = [np.ones(x, np.float32), *[np.ones(cache, np.float32)] * 2]
+    inputs += [] if positions is None else [np.zeros(positions, np.int64)]
+    check_refused("RotaryEmbedding", *inputs, opset=23, match="must have|do not make pairs", dynamic=True, **attributes)
 
 
 @pytest.mark.parametrize("length", [-1, 4, 10**9])
 def test_lengths_of_keys_that_are_not_there(length):
     inputs = [*[normal(1, 2, 3, 4)] * 3, None, None, None, np.array([length])]
-    with pytest.raises(TranslationError, match="do not lie between 0 and 3"):
-        check_node("Attention", *inputs, opset=24, reference=[])
+    check_refused("Attention", *inputs, opset=24, index=6, match="nonpad_kv_seqlen must lie between 0 and 3")

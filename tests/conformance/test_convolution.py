@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kit import check_refused
 
 from opgraft.engine import Program
 from opgraft.errors import TranslationError
@@ -373,3 +374,96 @@ def test_col2im():
 def test_col2im_dtypes(dtype):
     x = RNG.integers(0, 9, size=(1, 8, 9)).astype(dtype)
     check_node("Col2Im", x, np.array([4, 4]), np.array([2, 2]), reference="onnx")
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "ConvInteger"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"strides": [0, 1]},
+        {"strides": [-1, 1]},
+        {"dilations": [0, 1]},
+        {"dilations": [-1, 1]},
+        {"kernel_shape": [2, 2]},
+        {"kernel_shape": [3]},
+        {"kernel_shape": [-3, 3]},
+        {"group": 0},
+        {"group": 5},
+        {"auto_pad": "SAME"},
+    ],
+)
+def test_attributes_that_do_not_fit(operator, attributes):
+    dtype = np.uint8 if operator == "ConvInteger" else np.float32
+    w = (2, 3, 3, 3) if operator == "ConvTranspose" else (3, 2, 3, 3)
+    inputs = np.ones((1, 2, 5, 5), dtype), np.ones(w, dtype)
+    check_refused(operator, *inputs, index=0, match=next(iter(attributes)), dynamic=True, **attributes)
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+def test_pads_stated_twice(operator):
+    inputs = normal(1, 2, 5, 5), normal(2, 2, 3, 3)
+    attributes = {"auto_pad": "SAME_UPPER", "pads": [1] * 4}
+    check_refused(operator, *inputs, index=0, match="auto_pad and pads are given both", **attributes)
+
+
+def test_negative_pads_are_declined():
+    for operator in ("Conv", "ConvTranspose"):
+        check_declined(operator, normal(1, 2, 5, 5), normal(2, 2, 3, 3), pads=[-1] * 4, because="elements below 0")
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "bias", "attributes"),
+    [
+        ("Conv", (1, 3, 5, 5), (6, 1, 3, 3), None, {"group": 2}),
+        ("Conv", (1, 4, 5, 5), (3, 2, 3, 3), None, {"group": 2}),
+        ("Conv", (1, 3, 5, 5), (3, 2, 3, 3), None, {}),
+        ("Conv", (1, 2, 5), (3, 2, 3, 3), None, {}),
+        ("Conv", (1, 2, 5, 5), (3, 2, 3, 3), (1,), {}),
+        ("Conv", (1, 3, 5, 5), (3, 1, 3, 3), (1,), {"group": 3}),
+        ("ConvTranspose", (1, 2, 5, 5), (3, 2, 3, 3), None, {"group": 3}),
+        ("ConvTranspose", (1, 2, 5, 5), (3, 2, 3, 3), None, {}),
+        ("ConvTranspose", (1, 2, 5, 5), (2, 3, 3, 3), (1,), {}),
+    ],
+)
+def test_weights_that_do_not_fit(operator, x, w, bias, attributes):
+    inputs = [normal(*x), normal(*w), *([] if bias is None else [normal(*bias)])]
+    refusal = "does not fit an image|B has shape|same rank"
+    check_refused(operator, *inputs, match=refusal, dynamic=True, **attributes)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"output_padding": [-1, 0]}, {"output_padding": [2, 2]}, {"output_shape": [0, 9]}, {"output_shape": [-1, 9]}],
+)
+def test_outputs_that_do_not_fit(attributes):
+    inputs = normal(1, 2, 5, 5), normal(2, 3, 3, 3)
+    check_declined("ConvTranspose", *inputs, strides=[2, 2], because=next(iter(attributes)), **attributes)
+
+
+def test_zero_points_that_do_not_fit():
+    x, w = np.ones((1, 2, 5, 5), np.uint8), np.ones((3, 2, 3, 3), np.uint8)
+    zero = np.zeros((), np.uint8)
+    check_refused("ConvInteger", x, w, np.zeros(2, np.uint8), index=2, match="x_zero_point has shape", dynamic=True)
+    for shape in ((2,), (3, 1), (1, 3)):
+        inputs = x, w, zero, np.zeros(shape, np.uint8)
+        check_refused("ConvInteger", *inputs, index=3, match="w_zero_point has shape", dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "block", "attributes"),
+    [
+        ((1, 4, 15), (5, 5), (2, 2), {}),
+        ((1, 5, 16), (5, 5), (2, 2), {}),
+        ((1, 4, 16), (-5, 5), (2, 2), {}),
+        ((1, 4, 16), (5, 5), (0, 2), {}),
+        ((1, 4, 16), (5,), (2, 2), {}),
+        ((0, 4, 15), (5, 5), (2, 2), {}),
+        ((1, 4, 16), (5, 5), (2, 2), {"strides": [0, 1]}),
+        ((1, 4, 16), (5, 5), (2, 2), {"dilations": [0, 1]}),
+        ((1, 4, 16), (5, 5), (2, 2), {"strides": [1]}),
+    ],
+)
+def test_columns_that_do_not_fit(shape, image, block, attributes):
+    inputs = normal(*shape), np.array(image), np.array(block)
+    refusal = "does not hold blocks|is empty|do not fit an image|too large|strides|dilations"
+    check_refused("Col2Im", *inputs, match=refusal, dynamic=True, **attributes)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 
 from opgraft.errors import TranslationError
 from opgraft.testing import check_node
@@ -74,3 +75,12 @@ def test_the_boxes_that_onnxruntime_keeps(seed, images, classes, count, coarse, 
 def test_a_threshold_out_of_range():
     with pytest.raises(TranslationError, match="iou_threshold"):
         check_node("NonMaxSuppression", *boxes_and_scores(4), *limits(1, 1.5)[:2], reference=[])
+
+
+@pytest.mark.parametrize(
+    ("boxes", "scores"),
+    [((2, 3, 4), (1, 1, 3)), ((1, 3, 4), (1, 1, 2)), ((1, 3, 5), (1, 1, 3)), ((1, 3, 4), (1, 3)), ((3, 4), (1, 1, 3))],
+)
+def test_boxes_and_scores_that_do_not_go_together(boxes, scores):
+    arrays = np.ones(boxes, np.float32), np.ones(scores, np.float32)
+    check_refused("NonMaxSuppression", *arrays, *limits(3), index=0, dynamic=True, match="do not go with scores")

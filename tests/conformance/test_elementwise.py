@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit import check_refused, translated
 from onnx import TensorProto, helper
 
 from opgraft.errors import TranslationError
-from opgraft.ops import INTEGERS, SIGNED, Handler, to_device, to_host
+from opgraft.ops import INTEGERS, SIGNED, Handler, to_host
 from opgraft.testing import check_declined, check_model, check_node, with_output_types
 from opgraft_ops import activation, elementwise, logic
 
@@ -157,16 +158,20 @@ def test_integer_arithmetic_is_exact_and_wraps(operator, arrays):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 @pytest.mark.parametrize(("operator", "attributes"), [("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1})])
 def test_integer_division_by_zero(operator, attributes, dtype):
-    """An error where the host knows the divisor, and no crash on the device."""
     a, b = np.array([5, 7], dtype), np.array([2, 0], dtype)
-    with pytest.raises(TranslationError, match="integer division by zero"):
-        check_node(operator, a, b, reference=[], **attributes)
+    check_refused(operator, a, b, match="integer division by zero", **attributes)
+    check_refused(operator, a[:0], np.zeros((), dtype), match="integer division by zero", **attributes)
     handler = elementwise.divide_integers if operator == "Div" else elementwise.mod
     with pytest.raises(ZeroDivisionError):
         handler.host_form.function(a, b, **attributes)
-    with mx.stream(mx.cpu):
-        result = to_host(handler(to_device(a), to_device(b), **attributes))
-    assert result.tolist() == ([2, 0] if operator == "Div" else [1, 7])
+
+
+def test_legacy_integer_division():
+    a, b = np.array([[7, -7], [8, 9]]), np.array([2, 0])
+    attributes = {"broadcast": 1, "axis": 0, "opset": 6, "output_types": ["int64"]}
+    check_node("Div", a, b + 1, reference=[np.array([[2, -2], [8, 9]])], **attributes)
+    with pytest.raises(TranslationError, match="integer division by zero"):
+        check_node("Div", a, b, reference=[], **attributes)
 
 
 @pytest.mark.parametrize("opset", [7, 13, 14])
@@ -234,10 +239,28 @@ def test_power_of_integers_beyond_a_double():
     check_node("Pow", np.array([3, -3]), np.array([39, 39]), reference=[np.array([3**39, -(3**39)])])
 
 
-def test_power_of_integers_with_negative_exponents():
-    bases, exponents = np.array([2, -2, 1, -1, -1, 10]), np.array([-1, -2, -3, -3, -4, -1])
-    check_node("Pow", bases, exponents)
-    np.testing.assert_array_equal(host_forms()["Pow"](bases, exponents), [0, 0, 1, -1, 1, 0])
+@pytest.mark.parametrize("base", ["int32", "int64"])
+@pytest.mark.parametrize("exponent", ["int32", "int64", "float32", "float64"])
+def test_power_of_integers_at_its_edges(base, exponent):
+    """Of what is too large, and of 0 to a negative power, the least integer; squares and cubes by one number wrap."""
+    bases = np.array([2, -2, 1, -1, -1, 10, 0, 3, -3, 2, 2, 0, -1, 7], base)
+    exponents = np.array([-1, -2, -3, -3, -4, -1, -1, 100, 41, 63, 31, 0, 2**24, 0], exponent)
+    floats = [np.nan, np.inf, -np.inf] if np.dtype(exponent).kind == "f" else []
+    for x, y in [
+        (bases, exponents),
+        *((np.array([2**31 - 1, -9000, 3, 0], base), np.array(power, exponent)) for power in (2, 3, 4, 1, 0, -1)),
+        (np.array([94906265, 65537], base), np.array([2, 3], exponent)),
+        *((np.array([3, 1, 0, -1, -3], base), np.array(power, exponent)) for power in floats),
+    ]:
+        (result,) = check_node("Pow", x, y)
+        check_node("Pow", x, y, constant=[1])
+        np.testing.assert_array_equal(host_forms()["Pow"](x, y), result)
+
+
+def test_power_of_integers_with_huge_unsigned_exponents():
+    """MLX's own would go on forever."""
+    expected = [np.array([1, 0, 1, -(2**63)])]
+    check_node("Pow", np.array([-1, 0, 1, 2]), np.full(4, 2**64 - 2, np.uint64), reference=expected)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -276,6 +299,30 @@ def test_clip(dtype, low, high, opset):
         check_node("Clip", values, *bounds, opset=opset, reference=[expected])
     else:
         check_node("Clip", values, *bounds, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("low", [None, -1, math.nan, math.inf])
+@pytest.mark.parametrize("high", [None, 2, math.nan, -math.inf])
+def test_clip_with_odd_bounds(low, high, dtype):
+    """A bound that is NaN bounds nothing; max wins over min; each may be a vector of one element."""
+    values = np.array([math.nan, 1, 5, -5, math.inf, -math.inf, 1e4], dtype)
+    for shape in ((), (1,)):
+        bounds = [None if bound is None else np.full(shape, bound, dtype) for bound in (low, high)]
+        constant = [index for index, bound in enumerate(bounds, 1) if bound is not None]
+        (result,) = check_node("Clip", values, *bounds)
+        check_node("Clip", values, *bounds, constant=constant)
+        np.testing.assert_array_equal(host_forms()["Clip"](values, *bounds).astype(dtype), result)
+
+
+@pytest.mark.parametrize("shape", [(2,), (0,), (1, 1)])
+def test_a_bound_is_one_number(shape):
+    check_refused("Clip", np.zeros(2, np.float32), np.zeros(shape, np.float32), dynamic=True, match="is not one number")
+
+
+def test_clip_to_attributes_that_leave_nothing():
+    for low, high in ((5.0, 2.0), (math.nan, 2.0), (1.0, math.nan)):
+        check_declined("Clip", np.zeros(2, np.float32), min=low, max=high, opset=6, because="is not less than max")
 
 
 @pytest.mark.parametrize("bounds", [{}, {"min": -1.0}, {"max": 2.0}, {"min": -1.0, "max": 2.0}])
@@ -336,6 +383,20 @@ def test_legacy_broadcasting(operator, axis):
     check_node(operator, a, b, opset=6, reference=[function(a, aligned)], output_types=["float32"], **attributes)
 
 
+def test_legacy_sizes_that_do_not_fit():
+    a = np.zeros((2, 3, 4), np.float32)
+    for shape, attributes in (((4,), {}), ((2, 3, 1), {}), ((2, 1, 1, 1), {"broadcast": 1}), ((3,), {"broadcast": 1})):
+        with pytest.raises(TranslationError, match=r"does not lie over|cannot be broadcast"):
+            check_node(
+                *("Add", a, np.zeros(shape, np.float32)),
+                opset=6,
+                dynamic=True,
+                output_types=["float32"],
+                reference=[],
+                **attributes,
+            )
+
+
 def handlers() -> list[Handler]:
     found: list[Handler] = []
     for module in (elementwise, logic, activation):
@@ -362,8 +423,10 @@ def test_host_form_is_the_translator_on_numpy(handler):
         if handler.op_type == "Pow":
             dtypes[0] = np.dtype("int64") if dtypes[1].kind in "iu" else dtypes[0]
         arrays = [np.roll(EXAMPLES[dtype.kind], index).astype(dtype) for index, dtype in enumerate(dtypes)]
+        if handler.op_type == "Clip":
+            arrays[1:] = [bound[:1] for bound in arrays[1:]]
         with mx.stream(mx.cpu):
-            expected = to_host(handler(*map(to_device, arrays), **keywords))
+            expected = to_host(translated(handler, *arrays, **keywords))
         result = np.asarray(handler.host_form.function(*arrays, **keywords)).astype(expected.dtype)
         np.testing.assert_allclose(result, expected, rtol=2e-3 if name == "float16" else 1e-5)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import ml_dtypes
 import mlx.core as mx
 import numpy as np
@@ -11,14 +9,17 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import PLACES, check_refused, placed, translated
 
 from opgraft.engine import Program
 from opgraft.errors import TranslationError
 from opgraft.graph.onnx_source import graph_of_model
+from opgraft.ops import Context
 from opgraft.plan import build_plan
 from opgraft.registry import load_registry
-from opgraft.testing import check_declined, check_model, check_node, node_model, reference_outputs
+from opgraft.testing import check_declined, check_model, check_node, node_model, reference_outputs, run_model
 from opgraft_ops import indexing as handlers
+from opgraft_ops._shared import between
 
 DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64")
 REDUCTIONS = ("none", *handlers.REDUCTIONS)
@@ -39,9 +40,7 @@ def check_everywhere(operator, handler, *inputs, reference="cpu", opset=21, tole
     if reference == "cpu":
         reference = reference_outputs(model, given_inputs)
     check_model(model, given_inputs, reference=reference, tolerance=tolerance)
-    model.graph.node[0].input[1] = "on_device"
-    model.graph.node.insert(0, onnx.helper.make_node("Identity", ["x1"], ["on_device"]))
-    check_model(model, given_inputs, reference=reference, tolerance=tolerance)
+    check_model(placed(model, given_inputs, "x1", "device"), given_inputs, reference=reference, tolerance=tolerance)
     if handler is not None:
         on_host = handler.host_form.function(*inputs, **attributes)
         assert on_host.dtype == reference[0].dtype
@@ -73,18 +72,90 @@ def test_gather_of_nothing():
     check_everywhere("Gather", handlers.gather, counting(3, 0), ints(2, 1), axis=0)
 
 
-@pytest.mark.parametrize("index", [3, -4, 2**40])
-@pytest.mark.parametrize("handler", [handlers.gather, handlers.gather_elements])
-def test_an_index_out_of_range_is_refused_on_the_host_and_clamped_on_the_device(handler, index):
-    data = mx.arange(3)
-    with pytest.raises(IndexError, match="do not fit"):
-        handler(data, ints(index))
-    assert handler(data, mx.array(ints(index))).tolist() == [2 if index > 0 else 0]
+@pytest.mark.parametrize("index", [3, -4, 2**40, -(2**63)])
+@pytest.mark.parametrize("operator", ["Gather", "GatherElements"])
+def test_an_index_out_of_range_is_refused(operator, index):
+    check_refused(operator, counting(3), ints(2, index, -3), match="indices must lie between -3 and 2")
+    check_refused(operator, counting(4, 3), ints([0], [index]), axis=1, match="indices must lie between -3 and 2")
 
 
-def test_an_index_out_of_range_names_its_node():
-    with pytest.raises(TranslationError, match=r"node 'node'.*do not fit"):
-        check_node("Gather", counting(3), ints(3), reference=[counting(1)])
+@pytest.mark.parametrize("operator", ["Gather", "GatherElements"])
+def test_there_is_no_index_into_nothing(operator):
+    check_refused(operator, counting(0), ints(0), match="indices must lie between 0 and -1")
+
+
+def test_an_index_of_few_bits_is_refused():
+    check_refused("Gather", counting(3), np.array([-(2**31)], np.int32), match="indices must lie")
+    check_refused("Gather", counting(3), np.array(3, np.int32), match="indices must lie")
+
+
+def between_0_and_100(values, *, constant=False, cache=None):
+    """What `between` gives, and what it would have checked."""
+    context = Context(
+        *(None, [values]),
+        device="cpu",
+        cache={} if cache is None else cache,
+        constant=[constant],
+        bodies={},
+        random_key=None,
+    )
+    return np.array(between(context, values, 0, 100, "places")).tolist(), context.checks
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_values_out_of_range(dtype):
+    """They are clamped where only the device knows them, and an error where the host does."""
+    most = np.iinfo(dtype).max
+    result, ((holds, message),) = between_0_and_100(mx.array(np.array([0, 100, 101, most], dtype)))
+    assert (result, message) == ([0, 100, 100, 100], "places must lie between 0 and 100")
+    assert np.array(holds).tolist() == [True, True, False, False]
+    assert between_0_and_100(np.array([0, 100], dtype)) == ([0, 100], [])
+    with pytest.raises(ValueError, match=f"places must lie between 0 and 100, and are from 0 to {most}"):
+        between_0_and_100(np.array([0, most], dtype))
+
+
+@pytest.mark.parametrize("make", [np.array, mx.array])
+def test_constants_are_looked_through_once(make):
+    cache = {}
+    for _ in range(2):
+        assert between_0_and_100(make([3, 5]), constant=True, cache=cache) == ([3, 5], [])
+    (extremes,) = cache.values()
+    assert extremes == (3, 5)
+    with pytest.raises(ValueError, match="and are from -1 to 5"):
+        between_0_and_100(make([5, -1]), constant=True)
+
+
+def test_many_constant_indices():
+    """So many that they are held on the device."""
+    indices = np.arange(4000) % 5
+    check_node("Gather", counting(5, 2), indices, constant=[1])
+    check_refused("Gather", counting(4, 2), indices, match="between -4 and 3")
+
+
+def outcome(compute):
+    """What is computed, or None where it fails."""
+    try:
+        return compute()
+    except Exception as error:
+        assert "ONNXRuntimeError" in str(error) or isinstance(error, TranslationError)
+        return None
+
+
+@given(st.data(), st.sampled_from(["Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"]))
+def test_indices_are_refused_where_onnxruntime_refuses_them(data, operator):
+    size, count = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
+    indices = np.array(data.draw(st.lists(st.integers(-size - 1, size), min_size=count, max_size=count)), np.int64)
+    indices = indices[:, None] if operator.endswith("ND") else indices
+    updates = [-counting(count)] if operator.startswith("Scatter") else []
+    attributes = {"reduction": "add", "opset": 18} if updates else {}
+    feeds = dict(zip(("x0", "x1", "x2"), [counting(size), indices, *updates], strict=False))
+    expected = outcome(lambda: reference_outputs(node_model(operator, list(feeds.values()), **attributes), feeds))
+    for place in PLACES:
+        model = placed(node_model(operator, list(feeds.values()), **attributes), feeds, "x1", place)
+        found = outcome(lambda model=model: run_model(model, feeds))
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            np.testing.assert_array_equal(found[0], expected[0])
 
 
 # GatherElements and GatherND
@@ -104,8 +175,7 @@ def test_gather_elements_from_a_part():
     check_everywhere("GatherElements", handlers.gather_elements, counting(3, 4), ints([2, -3]), axis=0)
     check_everywhere("GatherElements", handlers.gather_elements, counting(3, 4), ints([3, 0, 1, 1, 2, -4]), axis=1)
     check_everywhere("GatherElements", handlers.gather_elements, counting(3, 4), np.zeros((0, 2), np.int32), axis=1)
-    with pytest.raises(ValueError, match="larger than the data"):
-        handlers.gather_elements(mx.zeros([1, 4]), np.zeros((2, 2), np.int64), axis=1)
+    check_refused("GatherElements", counting(1, 4), ints([0], [0]), axis=1, dynamic=True, match="larger than the data")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -129,8 +199,23 @@ def test_gather_nd_edges():
     check_everywhere("GatherND", handlers.gather_nd, counting(2, 3), np.zeros((0, 1), np.int64), opset=11)
     check_everywhere("GatherND", handlers.gather_nd, counting(2, 3), np.zeros((2, 0), np.int64), opset=13)
     check_everywhere("GatherND", handlers.gather_nd, counting(2, 0), ints([1], [0]), opset=13)
-    with pytest.raises(IndexError, match="do not fit"):
-        handlers.gather_nd(mx.zeros([2, 3]), ints([1, 3]))
+    check_everywhere("GatherND", handlers.gather_nd, counting(0, 2, 0), ints([0], [9]), opset=13)
+
+
+def test_gather_nd_refuses_what_does_not_fit():
+    check_refused("GatherND", counting(2, 3), ints([0, -3], [1, 3]), match=r"lie between \(-2, -3\) and \(1, 2\)")
+    check_refused("GatherND", counting(2, 3), ints([[0], [3]], [[0], [1]]), batch_dims=1, match="indices must lie")
+    check_refused("GatherND", counting(0, 2), ints([0]), match="indices must lie")
+    check_refused("GatherND", counting(2, 3), np.zeros((1, 3), np.int64), dynamic=True, match="do not fit data")
+    with pytest.raises(TranslationError, match="do not fit data"):
+        check_node(
+            *("GatherND", counting(2, 3), np.zeros((1, 1), np.int64)),
+            batch_dims=1,
+            dynamic=True,
+            opset=13,
+            reference=[],
+        )
+    check_declined("GatherND", counting(2, 3), ints(0), batch_dims=1, opset=13, because="leaves nothing of indices")
 
 
 # Scatters
@@ -237,14 +322,21 @@ def test_scatters_of_nothing():
 
 
 def test_scatters_refuse_what_does_not_fit():
-    with pytest.raises(TranslationError, match="do not fit"):
-        check_node("ScatterElements", counting(3), ints(-4), counting(1), reference=[counting(3)])
-    with pytest.raises(TranslationError, match="do not fit"):
-        check_node("ScatterND", counting(3, 2), ints([0, 2]), counting(1), reference=[counting(3, 2)])
-    with pytest.raises(AssertionError, match="larger than the data"):
-        check_node(
-            "ScatterElements", counting(1, 3), ints([0], [0]), counting(2, 1), axis=1, reference=[counting(1, 3)]
-        )
+    check_refused("ScatterElements", counting(3), ints(-4), counting(1), match="indices must lie")
+    check_refused("ScatterElements", counting(2, 3), ints([3]), counting(1, 1), axis=1, match="indices must lie")
+    check_refused("Scatter", counting(3), ints(3), counting(1), opset=9, match="indices must lie")
+    check_refused("ScatterND", counting(3, 2), ints([0, 2]), counting(1), match=r"lie between \(-3, -2\)")
+    check_refused("ScatterND", counting(3, 0), ints([3]), counting(1, 0), match="indices must lie")
+    sizes = {"dynamic": True, "match": "updates are of shape"}
+    check_refused("ScatterElements", counting(3), ints(0, 1), counting(1), **sizes)
+    check_refused("ScatterND", counting(3, 2), ints([0], [1]), counting(1, 2), **sizes)
+    check_refused("ScatterND", counting(3, 2), ints([0]), counting(1, 1), **sizes)
+    check_refused(
+        *("ScatterElements", counting(1, 3), ints([0], [0]), counting(2, 1)),
+        axis=1,
+        dynamic=True,
+        match="larger than the data",
+    )
     check_declined(
         "ScatterND", counting(3), ints([0]), counting(1), reduction="mean", opset=18, because="reduction 'mean'"
     )
@@ -254,8 +346,7 @@ def test_scatters_refuse_what_does_not_fit():
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_scatter_on_a_gpu_falls_back_where_metal_has_no_kernel(reduction, dtype):
     data, indices, updates = counting(3, dtype=dtype), ints([2], [0]), counting(2, dtype=dtype)
-    arrays = [mx.array(each) for each in (data, indices, updates)]
-    output = handlers.scatter_nd(SimpleNamespace(device="gpu"), *arrays, reduction=reduction)
+    output = translated(handlers.scatter_nd, data, indices, updates, device="gpu", reduction=reduction)
     np.testing.assert_array_equal(
         output, handlers.scatter_nd.host_form.function(data, indices, updates, reduction=reduction)
     )
@@ -330,15 +421,16 @@ def _cached(cache, update, first, axis):
 
 
 def test_tensor_scatter_out_of_range():
-    with pytest.raises(TranslationError, match="do not fit"):
-        check_node(
-            "TensorScatter", counting(1, 3, 1), counting(1, 2, 1), ints(2), opset=24, reference=[counting(1, 3, 1)]
-        )
+    cache, update = counting(1, 3, 1), counting(1, 2, 1)
+    check_refused("TensorScatter", cache, update, ints(2), index=2, opset=24, match="must lie between 0 and 1")
     for mode in ("linear", "circular"):
-        with pytest.raises(TranslationError, match="less than 0"):
-            check_node(
-                "TensorScatter", counting(1, 3, 1), counting(1, 2, 1), ints(-1), opset=24, mode=mode, reference=[]
-            )
+        attributes = {"mode": mode, "opset": 24, "index": 2}
+        check_refused("TensorScatter", cache, update, ints(-1), match="write_indices must lie", **attributes)
+        attributes |= {"dynamic": True}
+        check_refused("TensorScatter", cache, update, ints(0, 0), match="do not fit a batch of 1", **attributes)
+        check_refused("TensorScatter", cache, counting(1, 4, 1), ints(0), match="must be of", **attributes)
+        check_refused("TensorScatter", counting(1, 3, 2), update, ints(0), match="must be of", **attributes)
+    check_node("TensorScatter", cache, update, ints(2**62 + 1), mode="circular", opset=24)
     check_declined("TensorScatter", counting(1, 3, 1), counting(1, 2, 1), mode="ring", opset=24, because="'ring'")
 
 

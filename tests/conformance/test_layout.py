@@ -7,11 +7,11 @@ import onnx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kit import check_refused
 
 from opgraft.engine import Program
 from opgraft.errors import TranslationError
 from opgraft.graph.onnx_source import graph_of_model
-from opgraft.ops import to_device, to_host
 from opgraft.plan import build_plan
 from opgraft.registry import load_registry
 from opgraft.testing import check_declined, check_model, check_node
@@ -214,18 +214,18 @@ def test_pad_along_some_axes():
 def test_reflected_pads_as_long_as_the_dimension_are_refused(size, pads):
     with pytest.raises(Exception, match=r"(?i)reflect"):
         check_node("Pad", counting(size), ints(*pads), mode="reflect", dynamic=True)
-    with pytest.raises(TranslationError, match="reflect more than"):
+    refusal = "reflect more than" if size else "leave nothing of"
+    with pytest.raises(TranslationError, match=refusal):
         check_node("Pad", counting(size), ints(*pads), mode="reflect", dynamic=True, reference=[])
-    with pytest.raises(ValueError, match="reflect more than"):
+    with pytest.raises(ValueError, match=refusal):
         handlers.pad_on_host(counting(size), ints(*pads), mode="reflect")
-    check_declined("Pad", counting(size), pads=pads, mode="reflect", opset=10, because="reflect more than")
+    check_declined("Pad", counting(size), pads=pads, mode="reflect", opset=10, because=refusal)
 
 
 @pytest.mark.parametrize("mode", ["edge", "wrap"])
 def test_nothing_cannot_be_continued(mode):
-    for size, pads in ((0, (1, 0)), (3, (-3, 1))):
-        with pytest.raises(TranslationError, match="empty axis"):
-            check_node("Pad", counting(size), ints(*pads), mode=mode, reference=[])
+    for size, pads in ((0, (1, 0)), (3, (-3, 1)), (3, (-2, -1)), (2, (3, -5))):
+        check_refused("Pad", counting(size), ints(*pads), mode=mode, match=f"leave nothing of {size} elements")
 
 
 @pytest.mark.parametrize("mode", ["edge", "wrap"])
@@ -393,12 +393,13 @@ def test_reverse_sequence_edges():
 
 @pytest.mark.parametrize("length", [-1, 4, 10**9, -(10**9)])
 def test_reverse_sequence_out_of_range(length):
-    """An error where the host knows the lengths; on the device, the nearest one that there is."""
-    array, lengths = counting(3, 2), ints(1, length)
-    with pytest.raises(TranslationError, match="do not lie between 0 and 3"):
-        check_node("ReverseSequence", array, lengths, reference=[])
-    result = to_host(handlers.reverse_sequence(to_device(array), to_device(lengths)))
-    np.testing.assert_array_equal(result[:, 1], array[:, 1] if length < 0 else array[::-1, 1])
+    refusal = "sequence_lens must lie between 0 and 3"
+    check_refused("ReverseSequence", counting(3, 2), ints(1, length), match=refusal)
+
+
+def test_reverse_sequence_of_other_shapes():
+    check_refused("ReverseSequence", counting(3, 2), ints(1), match="sequence_lens has shape", dynamic=True)
+    check_refused("ReverseSequence", counting(3, 2), ints(1, 1), match="batch_axis", batch_axis=0, time_axis=0)
 
 
 def test_one_hot_of_other_values_than_two():
@@ -438,3 +439,81 @@ def test_split_counts_a_last_output_that_nobody_wants() -> None:
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
     check_model(model, {"x": x}, reference=[x[:2], x[2:4]])
+
+
+@pytest.mark.parametrize("pads", [(left, right) for left in range(-5, 6) for right in range(-5, 6)])
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+def test_pads_of_either_sign(mode, pads):
+    """One end may take away what the other one adds."""
+    for size in range(4):
+        x = counting(size)
+        if size + sum(pads) < 0:
+            check_refused("Pad", x, ints(*pads), mode=mode, match=f"remove more than the {size} elements")
+        elif mode == "constant" or size > max(0, -pads[0]) + max(0, -pads[1]):
+            check_node("Pad", x, ints(*pads), mode=mode)
+            check_both_forms("Pad", handlers.pad, x, ints(*pads), mode=mode)
+        elif size or sum(pads):
+            check_refused("Pad", x, ints(*pads), mode=mode, match=f"leave nothing of {size} elements")
+
+
+@pytest.mark.parametrize("target", [-3, -1, 0, 1, 2, 3, 4, 5, 6])
+def test_center_crop_pad_to_any_size(target):
+    for size in range(5):
+        check_node("CenterCropPad", counting(size), ints(target), dynamic=True)
+        check_node("CenterCropPad", counting(2, size), ints(target, 3), axes=[1, 0], dynamic=True)
+    check_node("CenterCropPad", counting(3, 4), ints(target), dynamic=True)
+    check_refused("CenterCropPad", counting(3, 4), ints(target), axes=[2], match="no axis 2 among 2")
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_splits_that_do_not_fit(opset):
+    x = counting(3, 4)
+    check_node("Split", x, ints(), axis=1, outputs=2, opset=opset)
+    check_node("Split", x.astype(np.int64), ints(), axis=1, outputs=2, opset=opset)
+    for sizes in ((1, 2), (5, -1), (4,), (1, 1, 2), (2**62, 4 - 2**62), (2**63 - 1, 5 - 2**63)):
+        refusal = f"cannot split a dimension of 4 into 2 pieces of sizes {list(sizes)}".translate({91: ".", 93: "."})
+        check_refused("Split", x, ints(*sizes), axis=1, outputs=2, opset=opset, match=refusal)
+    check_refused("Split", x, axis=1, outputs=3, opset=13, match="cannot split a dimension of 4 into 3", index=0)
+    check_refused("Split", x, axis=1, outputs=2, num_outputs=3, opset=18, match="num_outputs is 3", index=0)
+    check_refused("Split", x, ints(2, 2), axis=1, outputs=2, num_outputs=2, opset=18, match="are given both")
+
+
+@pytest.mark.parametrize("repeats", [(2,), (1, 2, 3), (), (-1, 1)])
+def test_repeats_that_do_not_fit(repeats):
+    check_refused("Tile", counting(2, 3), ints(*repeats), match="do not say how often each of 2 dimensions repeats")
+    with pytest.raises(ValueError, match="do not say how often"):
+        handlers.tile_on_host(counting(2, 3), ints(*repeats))
+
+
+@pytest.mark.parametrize("depth", [0, -1, -5])
+def test_one_hot_without_places(depth):
+    on_and_off = np.array([0, 1], np.float32)
+    check_refused("OneHot", ints(0, 1, -1), np.array(depth), on_and_off, match="has no place for anything")
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("DepthToSpace", (2, 6, 3, 2)), ("SpaceToDepth", (2, 4, 3, 2))])
+def test_blocks_that_do_not_fit(operator, shape):
+    for each in (shape, (0, *shape[1:])):
+        check_refused(operator, counting(*each), blocksize=2, match="do not make", index=0)
+    check_refused(operator, counting(*shape), blocksize=-1, match="blocksize -1", index=0)
+
+
+def test_axes_that_are_not_there():
+    x = counting(3, 4)
+    for axis in (2, -3, 2**40, -(2**63)):
+        check_refused("Slice", x, ints(0), ints(1), ints(axis), index=3, match=f"no axis {axis} among 2")
+        check_refused("Pad", x, ints(1, 1), None, ints(axis), index=3, match=f"no axis {axis} among 2")
+        check_refused("Split", x, axis=axis, outputs=2, opset=13, index=0, match=f"no axis {axis} among 2")
+    check_refused("Slice", x, ints(0, 0), ints(1, 1), ints(0, -2), index=3, match="name one twice")
+    check_refused("Slice", x, ints(0), ints(1, 1), ints(0), match="1 starts, 2 ends")
+    check_refused("Slice", x, ints(0), ints(1), ints(0), ints(1, 1), match="and 2 steps")
+    check_node("Pad", x, ints(1, 2, 3, 4), None, ints(1, -1), reference="cpu")
+    check_refused("Pad", x, ints(1, 1, 1), match="are not two for each of 2 dimensions")
+
+
+def test_joining_what_is_empty():
+    x = counting(2, 3)
+    check_node("Concat", x, np.zeros((2, 0), np.float32), axis=1, dynamic=True)
+    check_node("Concat", x, np.zeros((5, 0), np.float32), axis=1, dynamic=True)
+    with pytest.raises(TranslationError, match="cannot be joined"):  # ONNX Runtime leaves memory as it was
+        check_node("Concat", x, np.zeros((0, 2), np.float32), axis=1, dynamic=True, reference=[])

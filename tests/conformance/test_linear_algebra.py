@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit import check_refused
 
 from opgraft.testing import check_declined, check_node
 from opgraft_ops import linear_algebra
@@ -217,3 +218,46 @@ def test_det_of_special_matrices():
     singular = np.ones((4, 4), np.float32)
     check_node("Det", np.stack([swapped, cycled, singular, 2 * np.eye(4, dtype=np.float32)]), opset=11)
     check_node("Det", np.array([[math.nan, 2], [3, 4]], np.float32), opset=11)
+
+
+# Sizes that do not fit
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((2, 1), (3, 4)), ((2, 3), (1, 4)), ((3,), (1, 4)), ((2, 1), (3,)), ((1,), (3,)), ((2, 1, 3), (2, 1, 4))],
+)
+def test_inner_sizes_do_not_broadcast(a, b, dtype):
+    match = "inner sizes differ" if dtype == "int64" else ""
+    check_refused("MatMul", np.ones(a, dtype), np.ones(b, dtype), dynamic=True, match=match)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4), (3, 4), (2, 3), (2,), (1, 2, 4), (0,)])
+def test_gemm_does_not_broadcast_to_its_addend(shape):
+    inputs = floats(2, 3), floats(3, 4), np.ones(shape, np.float32)
+    check_refused("Gemm", *inputs, index=2, dynamic=True, match="Shapes|C of shape")
+
+
+def test_gemm_of_one_row_stays_one_row():
+    check_refused("Gemm", floats(1, 3), floats(3, 4), floats(5, 4), index=2, dynamic=True, match="does not fit")
+
+
+@pytest.mark.parametrize("alpha", [0.0, math.nan, 1.0])
+@pytest.mark.parametrize("beta", [0.0, math.inf, 1.0])
+@pytest.mark.parametrize("inner", [0, 2])
+def test_gemm_factors_multiply_what_is_not_finite(alpha, beta, inner):
+    """Except where beta is 0: then there is no addend."""
+    a, b = np.full((2, inner), math.inf, np.float32), floats(inner, 3)
+    check_node("Gemm", a, b, alpha=alpha)
+    check_node("Gemm", a, b, np.array([1, math.nan, math.inf], np.float32), alpha=alpha, beta=beta)
+
+
+def test_the_sizes_of_a_repeated_label_are_equal():
+    check_refused("Einsum", np.ones((1, 3), np.int32), index=0, equation="ii", dynamic=True, match="label i stands for")
+    check_refused("Einsum", floats(1, 3), index=0, equation="ii", dynamic=True, match="")
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4, 3, 2), (0, 2), (1, 2)])
+def test_determinants_of_squares_only(shape):
+    check_refused("Det", floats(*shape), index=0, dynamic=True, match="are not square")

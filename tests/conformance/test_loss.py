@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import PLACES, check_refused, placed
 
 from opgraft.errors import TranslationError
-from opgraft.ops import to_device, to_host
-from opgraft.testing import check_node
-from opgraft_ops import loss as handlers
+from opgraft.testing import check_model, check_node, node_model
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3}
 
@@ -101,14 +100,15 @@ def test_impossible_classes():
 @pytest.mark.parametrize("operator", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
 @pytest.mark.parametrize("kind", [4, -5, 10**9, -(10**9), 2**62])
 def test_classes_that_are_not_there(kind, operator, weighted):
-    """An error where the host knows the classes, unless they are ignored; on the device, some class."""
+    """An error, unless they are ignored."""
     x, target, weight = np.ones((3, 4), np.float32), np.array([0, 1, kind]), [np.ones(4, np.float32)] * weighted
-    with pytest.raises(TranslationError, match=f"{kind}.* do not fit dimensions of 4"):
-        check_node(operator, x, target, *weight, reference=[])
-    check_node(operator, x, target, *weight, ignore_index=kind)
-    weight = to_device(weight[0]) if weighted else None
-    likelihood = handlers.loss(to_device(x), to_device(target), weight, None, "none")
-    assert to_host(likelihood).tolist() == [-1, -1, -1]
+    check_refused(operator, x, target, *weight, match="indices must lie between -4 and 3")
+    check_refused(operator, x, target, *weight, ignore_index=1, match="indices must lie between -4 and 3")
+    feeds = dict(zip(("x0", "x1", "x2"), (x, target, *weight), strict=False))
+    for place in PLACES:
+        model = node_model(operator, [x, target, *weight], ignore_index=kind)
+        model = placed(model, feeds, "x1", place)
+        check_model(model, {each.name: feeds[each.name] for each in model.graph.input})
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -116,6 +116,21 @@ def test_classes_that_are_not_there(kind, operator, weighted):
 def test_negative_classes_count_from_the_end(operator, weighted):
     weight = [np.arange(1, 5, dtype=np.float32)] * weighted
     check_node(operator, floats(3, 4), np.array([0, -1, -4]), *weight)
+
+
+@pytest.mark.parametrize("operator", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+def test_targets_of_another_shape(operator):
+    for scores, shape in (((2, 3), (1,)), ((2, 3, 1), (2, 4)), ((1, 3, 2), (4, 2)), ((2, 3, 4), (2,))):
+        with pytest.raises(TranslationError, match="do not fit scores of shape"):
+            check_node(operator, floats(*scores), np.zeros(shape, np.int64), dynamic=True, reference=[])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0), (0, 3)])
+def test_the_mean_of_no_losses(shape):
+    x, target = np.zeros(shape, np.float32), np.zeros((shape[0], *shape[2:]), np.int64)
+    check_node("NegativeLogLikelihoodLoss", x, target)
+    check_node("NegativeLogLikelihoodLoss", x, target, np.ones(3, np.float32))
+    check_node("NegativeLogLikelihoodLoss", x, target, ignore_index=0)
 
 
 def test_weights_of_other_classes():

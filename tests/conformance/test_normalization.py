@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 from onnx import TensorProto, helper
 
 from opgraft.testing import check_declined, check_model, check_node
@@ -302,3 +303,69 @@ def test_layer_normalization_forgets_scale_and_shift(scale, shift, width, seed):
         check_node("LayerNormalization", moved, ones, epsilon=1e-30, reference=[expected], tolerance=2e-5)
     else:
         check_node("LayerNormalization", moved, ones, reference=[np.zeros_like(moved)])
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 2, 2)])
+@pytest.mark.parametrize("axes", [None, (0, 2, 3), (0, 5), (1, 2), (3, 2, 0), (-1,), (0, 0), (0, 1, 2, 3)])
+def test_mean_variance_normalization_along_the_axes_that_there_are(axes, shape):
+    attributes = {} if axes is None else {"axes": axes}
+    if any(-len(shape) <= axis < len(shape) for axis in axes or (0,)):
+        check_node("MeanVarianceNormalization", floats(*shape), opset=13, dynamic=True, **attributes)
+    else:
+        refusal = f"{len(shape)} dimensions, and none of axes"
+        check_refused("MeanVarianceNormalization", floats(*shape), opset=13, index=0, match=refusal, **attributes)
+
+
+@pytest.mark.parametrize("axis", [2, -3, 5])
+def test_axes_that_are_not_there(axis):
+    x, ones, refusal = floats(3, 4), np.ones(4, np.float32), f"no axis {axis} among 2"
+    check_refused("LpNormalization", x, axis=axis, index=0, match=refusal)
+    check_refused("LayerNormalization", x, ones, axis=axis, opset=17, match=refusal)
+    check_refused("RMSNormalization", x, ones, axis=axis, opset=23, match=refusal)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, 0), -1), ((0, 3), 0), ((2, 3, 0), 1)])
+def test_nothing_to_normalize(shape, axis):
+    x, scale = floats(*shape), np.ones(shape[axis:], np.float32)
+    check_refused("LayerNormalization", x, scale, axis=axis, opset=17, match="no elements to normalize")
+    check_refused("RMSNormalization", x, scale, axis=axis, opset=23, match="no elements to normalize")
+
+
+@pytest.mark.parametrize("wrong", [1, 2, 3, 4])
+def test_statistics_of_other_shapes(wrong):
+    for shape in ((1,), (3,), (), (1, 4)):
+        inputs = [floats(2, 4, 3), *[np.ones(4, np.float32)] * 4]
+        inputs[wrong] = np.ones(shape, np.float32)
+        for opset in (7, 9, 15):
+            check_refused("BatchNormalization", *inputs, opset=opset, index=wrong, match="must have .4.", dynamic=True)
+        if wrong < 3:
+            instances = inputs[:3]
+            check_refused("InstanceNormalization", *instances, index=wrong, match="must have .4.", dynamic=True)
+
+
+def test_batch_normalization_of_a_lone_axis():
+    one = [np.array([each], np.float32) for each in (2, 3, 0.5, 4)]
+    check_node("BatchNormalization", floats(5), *one, dynamic=True)
+    check_refused("BatchNormalization", floats(5), *[np.ones(5, np.float32)] * 4, match="must have .1.", dynamic=True)
+
+
+def test_groups_that_do_not_fit():
+    x, parameters = floats(2, 4, 3), [np.ones(4, np.float32)] * 2
+    for groups in (3, 5):
+        refusal = f"do not make {groups} equal groups"
+        check_refused("GroupNormalization", x, *parameters, num_groups=groups, match=refusal, index=0)
+    check_declined("GroupNormalization", x, *parameters, num_groups=0, because="num_groups is 0")
+
+
+@pytest.mark.parametrize("p", [0, 3, -1])
+def test_norms_of_another_order(p):
+    check_refused("LpNormalization", floats(3, 4), p=p, index=0, match=f"p is {p}")
+
+
+def test_scales_that_reach_beyond_the_input():
+    x = floats(2, 1, 4)
+    for operator, opset in (("LayerNormalization", 17), ("RMSNormalization", 23)):
+        scale = np.ones((3, 4), np.float32)
+        check_refused(operator, x, scale, axis=1, opset=opset, match="does not broadcast to", dynamic=True)
+    wide = np.ones(4, np.float32)
+    check_refused("GroupNormalization", x, wide, wide, num_groups=1, match="are not for 1 channels", dynamic=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 
 from opgraft.testing import check_declined, check_node
 
@@ -307,3 +308,81 @@ def test_quantizing_anything(dtype, shape, scale, values, zero_point):
     numbers = np.array(values, np.float32).reshape(3, 4)
     (quantized,) = check_node("QuantizeLinear", numbers, steps, zero_points, **attributes)
     check_node("DequantizeLinear", quantized, steps, zero_points, **attributes)
+
+
+@pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
+@pytest.mark.parametrize(
+    ("shape", "scale", "zero_point", "attributes"),
+    [
+        ((3, 4), (3,), (3,), {"axis": 1}),
+        ((3, 1), (4,), (4,), {"axis": 1}),
+        ((3, 4), (4,), (), {"axis": 1}),
+        ((3, 4), (), (4,), {"axis": 1}),
+        ((3, 4), (1, 1), (1, 1), {"axis": 1}),
+        ((3, 4), (4,), (4,), {"axis": 2}),
+        ((3, 4), (4,), (4,), {"axis": -3}),
+        ((3, 5), (3, 2), (3, 2), {"axis": 1, "block_size": 2}),
+        ((3, 4), (3, 4), (3, 4), {"axis": 1, "block_size": 2}),
+        ((3, 4), (1, 2), (1, 2), {"axis": 1, "block_size": 2}),
+        ((3, 4), (3, 2), (3, 2), {"axis": 1, "block_size": -2}),
+    ],
+)
+def test_scales_and_zero_points_that_do_not_fit(shape, scale, zero_point, attributes, operator):
+    x = floats(*shape) if operator == "QuantizeLinear" else integers(np.uint8, *shape)
+    refusal = "scale|no axis|block_size"
+    parameters = np.ones(scale, np.float32), np.zeros(zero_point, np.uint8)
+    check_refused(operator, x, *parameters, dynamic=True, match=refusal, **attributes)
+
+
+@pytest.mark.parametrize(("a", "b"), [((3, 256), (300, 2)), ((3, 300), (256, 2)), ((256,), (300,)), ((), (4,))])
+def test_products_of_sizes_that_differ(a, b):
+    a, b = np.ones(a, np.uint8), np.ones(b, np.uint8)
+    check_refused("MatMulInteger", a, b, index=0, match="have no matrix product", dynamic=True)
+    one, zero = scalar(1), scalar(0, np.uint8)
+    inputs = a, one, zero, b, one, zero, one, zero
+    check_refused("QLinearMatMul", *inputs, index=0, match="have no matrix product", dynamic=True)
+
+
+def quantized_convolution(x=(1, 2, 5, 5), w=(3, 2, 3, 3), bias=None, **others):
+    inputs = [integers(np.uint8, *x), scalar(1), scalar(0, np.uint8), integers(np.uint8, *w), scalar(1),
+              scalar(0, np.uint8), scalar(900), scalar(0, np.uint8)]  # fmt: skip
+    for index, shape in others.items():
+        inputs[int(index[1:])] = np.ones(shape, inputs[int(index[1:])].dtype)
+    return inputs if bias is None else [*inputs, np.ones(bias, np.int32)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "attributes"),
+    [
+        ({"x": (1, 3, 5, 5)}, {}),
+        ({"w": (3, 1, 3, 3)}, {"group": 2}),
+        ({"w": (3, 2, 3)}, {}),
+        ({"bias": (1,)}, {}),
+        ({"i1": (3,)}, {}),
+        ({"i4": (2,)}, {}),
+        ({"i5": (3, 1)}, {}),
+        ({"i7": (1, 3)}, {}),
+        ({}, {"kernel_shape": [2, 2]}),
+        ({}, {"strides": [0, 1]}),
+        ({}, {"group": 0}),
+    ],
+)
+def test_quantized_convolutions_that_do_not_fit(shapes, attributes):
+    inputs = quantized_convolution(**shapes)
+    refusal = "does not fit an image|must have|kernel_shape|strides|group|same rank"
+    check_refused("QLinearConv", *inputs, index=0, match=refusal, dynamic=True, **attributes)
+
+
+def test_quantized_convolutions_without_elements():
+    check_node("QLinearConv", *quantized_convolution(x=(0, 2, 5, 5)), dynamic=True)
+    check_node("QLinearConv", *quantized_convolution(w=(0, 2, 3, 3)), dynamic=True)
+    nothing = quantized_convolution(x=(1, 0, 5, 5), w=(3, 0, 3, 3), bias=(3,))
+    expected = np.zeros((1, 3, 3, 3), np.uint8)
+    check_node("QLinearConv", *nothing, reference=[expected], dynamic=True)
+
+
+@pytest.mark.parametrize(("index", "shape"), [(2, (3,)), (2, (1, 3)), (3, (3,)), (3, (2, 1))])
+def test_zero_points_of_matrices_that_do_not_fit(index, shape):
+    inputs = [np.ones((1, 4), np.uint8), np.ones((4, 2), np.uint8), *[scalar(0, np.uint8)] * 2]
+    inputs[index] = np.zeros(shape, np.uint8)
+    check_refused("MatMulInteger", *inputs, index=index, match="a parameter of [ab] has shape", dynamic=True)

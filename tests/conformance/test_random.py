@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from opgraft.engine import Program
+from opgraft.errors import TranslationError
 from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops.arrays import element_type, to_host
@@ -173,3 +174,8 @@ def test_output_types_that_nobody_has(operator):
 def test_shapes_without_elements():
     assert Runs("RandomNormal", shape=[0, 2])().shape == (0, 2)
     assert isinstance(Runs("Multinomial", np.zeros((0, 3), np.float32), sample_size=2)(), mx.array)
+
+
+def test_multinomial_of_more_than_a_matrix():
+    with pytest.raises(TranslationError, match="input has shape"):
+        Runs("Multinomial", np.zeros((2, 3, 4), np.float32), sample_size=2)()

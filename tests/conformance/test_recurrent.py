@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 
-from opgraft.errors import TranslationError
-from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_node, node_model, reference_outputs, run_model
-from opgraft_ops import recurrent as handlers
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
@@ -240,13 +238,60 @@ def test_steps_do_not_depend_on_later_ones():
 @pytest.mark.parametrize("lengths", [(3, 1), (-1, 1), (10**6, -5)])
 def test_lengths_beyond_the_steps_are_refused(lengths, operator, gates):
     inputs = [np.ones(shape, np.float32) for shape in ((2, 2, 2), (1, 3 * gates, 2), (1, 3 * gates, 3))]
+    inputs += [None, np.array(lengths, np.int32)]
     for direction in ("forward", "reverse"):
-        with pytest.raises(TranslationError, match="do not lie between 0 and 2"):
-            check_node(operator, *inputs, None, np.array(lengths, np.int32), direction=direction, hidden_size=3,
-                       reference=[])  # fmt: skip
+        attributes = {"direction": direction, "hidden_size": 3, "outputs": 2}
+        check_refused(operator, *inputs, index=4, match="sequence_lens must lie between 0 and 2", **attributes)
 
 
-def test_lengths_that_only_the_device_knows_stay_within_the_steps():
-    lengths = handlers.lengths_or_none(to_device(np.array([10**6, -5, 1], np.int32)), 2)
-    assert to_host(lengths).tolist() == [2, 0, 1]
-    assert to_host(handlers.order_of_reversal(lengths, 2))[..., 0].tolist() == [[1, 0, 0], [0, 1, 1]]
+@pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_shapes_that_do_not_fit(operator, gates):
+    size = 5
+    shapes = {
+        "X": (3, 2, 4),
+        "W": (1, gates * size, 4),
+        "R": (1, gates * size, size),
+        "B": (1, 2 * gates * size),
+        "sequence_lens": (2,),
+        "initial_h": (1, 2, size),
+        "initial_c": (1, 2, size),
+        "P": (1, 3 * size),
+    }
+    wrong = {
+        "X": [(3, 2, 4, 1), (3, 2, 3)],
+        "W": [(2, gates * size, 4), (1, gates * size, 1)],
+        "R": [(1, gates * size, 6), (1, gates * 4, 4)],
+        "B": [(1, 2), (1, 1), (2 * gates * size,)],
+        "sequence_lens": [(1,), (3,), (0,)],
+        "initial_h": [(1, 1, size), (2, size), (1, 2, 1)],
+        "initial_c": [(1, 1, size), (2, size), (1, 2, 1)],
+        "P": [(1, 3), (15,)],
+    }
+    taken = list(shapes) if operator == "LSTM" else list(shapes)[:6]
+    for index, name in enumerate(taken):
+        for shape in wrong[name]:
+            inputs = [np.ones(shape if each == name else shapes[each], np.float32) for each in taken]
+            inputs[4] = inputs[4].astype(np.int32)
+            attributes = {"hidden_size": size, "outputs": 2, "dynamic": True}
+            check_refused(operator, *inputs, index=index, match=f"{name}|X has shape|W has shape", **attributes)
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize(
+    ("attributes", "refusal"),
+    [
+        ({"hidden_size": 4}, "R has shape"),
+        ({"hidden_size": 5, "direction": "bidirectional"}, "R has shape"),
+        ({"hidden_size": 5, "layout": 2}, "layout"),
+        ({"hidden_size": 5, "activations": ["Tanh"] * 9}, "activations holds 9"),
+    ],
+)
+def test_attributes_that_do_not_fit(attributes, refusal, operator, gates):
+    inputs = [np.ones(shape, np.float32) for shape in ((3, 2, 4), (1, 5 * gates, 4), (1, 5 * gates, 5))]
+    check_refused(operator, *inputs, match=refusal, outputs=2, dynamic=True, **attributes)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0])
+def test_clips_that_leave_nothing(clip):
+    inputs = [np.ones(shape, np.float32) for shape in ((3, 2, 4), (1, 20, 4), (1, 20, 5))]
+    check_refused("LSTM", *inputs, match=f"clip is {clip}", clip=clip, hidden_size=5, outputs=2)

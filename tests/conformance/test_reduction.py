@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit import check_refused
 from onnx import TensorProto, helper
 
 from opgraft.ops import INTEGERS, to_device
@@ -267,9 +268,7 @@ def test_positions_of_close_and_strange_values(operator):
     for x in (
         np.array([[2**53, 2**53 + 1, 2**53]]),
         np.array([[2**64 - 1, 2**63, 2**64 - 2]], np.uint64),
-        np.array(
-            [[1, math.nan, 3], [math.inf, 1, math.nan], [-math.inf, -math.inf, -0.0], [0.0, -0.0, 0.0]], np.float32
-        ),
+        np.array([[math.inf, 1, math.inf], [-math.inf, -math.inf, -0.0], [0.0, -0.0, 0.0]], np.float32),
         np.array([[1.5, 1.5, -1.0]], ml_dtypes.bfloat16),
     ):
         check_node(operator, x, axis=1, keepdims=0, reference=[position(x, 1)])
@@ -434,3 +433,90 @@ def test_exponentials_of_many_elements():
     found = np.array(exponential(to_device(x)))
     np.testing.assert_allclose(found, expected, rtol=1.3e-7, atol=3e-45)
     check_node("Softmax", x[6:].reshape(2, -1), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@given(
+    hnp.arrays(
+        np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.sampled_from([math.nan, 0, 1, 2])
+    ),
+    st.integers(0, 1),
+    st.integers(0, 1),
+)
+def test_positions_pass_over_what_is_not_a_number(operator, x, axis, last):
+    check_node(operator, x, axis=axis, select_last_index=last)
+    handler = reduction.positions[list(reduction.POSITIONS).index(operator)]
+    on_host = handler.host_form.function(x, axis=axis, select_last_index=last)
+    check_node(operator, x, axis=axis, select_last_index=last, reference=[on_host])
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("shape", [(0, 4, 0), (0, 0), (4, 0), (0,), ()])
+def test_positions_where_there_is_nothing(operator, shape):
+    for axis in range(max(len(shape), 1)):
+        for keepdims in (0, 1):
+            attributes = {"axis": axis, "keepdims": keepdims, "dynamic": True}
+            if not shape:
+                check_node(operator, np.array(3, np.float32), reference=[np.array(0)], **attributes)
+            elif 0 in shape[:axis] + shape[axis + 1 :]:
+                check_node(operator, np.zeros(shape, np.float32), **attributes)
+            elif shape[axis] == 0:
+                refusal = f"axis {axis} of data of shape"
+                check_refused(operator, np.zeros(shape, np.float32), index=0, match=refusal, **attributes)
+
+
+AXES_THAT_ARE_NOT_THERE = [2, -3, 5, 2**40, -(2**63)]
+
+
+@pytest.mark.parametrize("axis", AXES_THAT_ARE_NOT_THERE)
+def test_axes_that_are_not_there(axis):
+    x, refusal = floats(3, 4), f"no axis {axis} among 2 dimensions"
+    for operator in reduction.REDUCTIONS:
+        for dtype in (np.float32, np.int64) if operator in ("ReduceSum", "ReduceMax") else (np.float32,):
+            check_refused(operator, x.astype(dtype), ints(axis), opset=18, match=refusal)
+            check_refused(operator, x.astype(dtype), axes=[axis], opset=11, index=0, match=refusal)
+    for operator in ("ArgMax", "ArgMin", "Softmax", "LogSoftmax", "Hardmax") if abs(axis) < 9 else ():
+        check_refused(operator, x, axis=axis, index=0, match=refusal)
+    for operator in ("Softmax", "LogSoftmax", "Hardmax"):
+        with pytest.raises(Exception, match=refusal):
+            run_model(node_model(operator, [x], opset=11, axis=axis), {"x0": x})
+    check_refused("TopK", x, ints(1), axis=axis, outputs=2, match=refusal)
+    for dtype in (np.float32, np.int64):
+        check_refused("CumSum", x.astype(dtype), np.array(axis), match=refusal)
+    check_refused("CumProd", x, np.array(axis), opset=26, match=refusal)
+
+
+@pytest.mark.parametrize("operator", reduction.REDUCTIONS)
+def test_a_lone_number_has_no_axes_to_reduce(operator):
+    for axis in (0, -1, 7):
+        check_node(operator, np.array(3, np.float32), ints(axis), opset=18)
+    check_node(operator, np.array(3, np.float32), ints(), opset=18)
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_rows_of_one_number(operator):
+    for opset, axis in ((11, 0), (13, 0), (13, -1)):
+        expected = np.array(0 if operator == "LogSoftmax" else 1, np.float32)
+        check_node(operator, np.array(3, np.float32), opset=opset, axis=axis, reference=[expected])
+
+
+@pytest.mark.parametrize("k", [5, -1, -(2**63)])
+def test_more_than_there_is(k):
+    check_refused("TopK", floats(3, 4), ints(k), outputs=2, match="and axis 1 has 4 elements")
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "flag"),
+    [
+        ("ReduceSum", (), "keepdims"),
+        ("ReduceMax", (ints(),), "noop_with_empty_axes"),
+        ("ArgMax", (), "select_last_index"),
+        ("TopK", (ints(1),), "largest"),
+        ("CumSum", (np.array(0),), "reverse"),
+    ],
+)
+def test_flags_of_other_numbers(operator, inputs, flag):
+    """ONNX Runtime refuses some, and takes others for 0."""
+    for number in (2, -1):
+        attributes = {flag: number, "outputs": 2 if operator == "TopK" else 1, "output_types": ["float32"]}
+        check_declined(operator, floats(3, 4), *inputs, because=f"{flag} is {number}", **attributes)

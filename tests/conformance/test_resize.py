@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kit import check_refused
 
 from opgraft.testing import check_declined, check_node, node_model, reference_outputs
 from opgraft_ops.resize import LONGEST_PERIOD, Method, table
@@ -173,7 +174,6 @@ def test_nothing_to_do_and_nothing_to_resize():
     x = normal(1, 3, 4, 5)
     to_sizes(x, 4, 5, mode="linear", reference=[x])
     by_scales(normal(0, 3, 4, 5), 2, 2, reference=[np.zeros((0, 3, 8, 10), np.float32)])
-    to_sizes(x, 0, 5, reference=[np.zeros((1, 3, 0, 5), np.float32)])
 
 
 def test_infinity_stays_where_it_reaches():
@@ -238,3 +238,37 @@ def test_anyhow(mode, coordinates, nearest_mode, antialias, channels, sizes, tar
     attributes |= {"nearest_mode": nearest_mode} if mode == "nearest" else {}
     x = normal(1, channels, *sizes)
     to_sizes(x, *targets, mode=mode, coordinate_transformation_mode=coordinates, tolerance=2e-5, **attributes)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_sizes_and_scales_that_do_not_fit(mode):
+    x = normal(1, 1, 4, 4)
+    for sizes in ((1, 1, 0, 4), (1, 1, -1, 4), (0, 1, 4, 4), (1, 1, 4, 4, 4)):
+        for policy in ("stretch", "not_larger"):
+            attributes = {"mode": mode, "keep_aspect_ratio_policy": policy, "opset": 19, "dynamic": True}
+            check_refused("Resize", x, None, None, np.array(sizes), index=3, match="sizes", **attributes)
+    for scales in ((1, 1, 0, 1), (1, 1, -1, 1), (1, 1, np.nan, 1), (1, 1, 2)):
+        given = np.array(scales, np.float32)
+        check_refused("Resize", x, None, given, index=2, match="scales", mode=mode, opset=19, dynamic=True)
+    twice = np.array([2, 2], np.float32)
+    for axes, refusal in (([2, -2], "name one twice"), ([2, 4], "no axis 4 among 4"), ([-5, 2], "no axis -5 among 4")):
+        check_refused("Resize", x, None, twice, index=2, match=refusal, mode=mode, axes=axes, opset=19)
+
+
+def test_sizes_from_nothing():
+    x, sizes = np.zeros((1, 1, 0, 4), np.float32), np.array([1, 1, 2, 2])
+    check_refused("Resize", x, None, None, sizes, index=3, match="make axes of", opset=19, dynamic=True)
+
+
+def test_regions_of_other_axes():
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "opset": 19, "dynamic": True}
+    for roi in ((0, 0, 1, 1), ()):
+        inputs = normal(1, 1, 4, 4), np.array(roi, np.float32), None, np.array([1, 1, 3, 3])
+        check_refused("Resize", *inputs, match="does not hold a start and an end of each of 4", **crop)
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 0.5, 2), (1, 1, 1e-9, 1)])
+def test_upsample_only_enlarges(scales):
+    x = normal(1, 1, 4, 4)
+    check_refused("Upsample", x, np.array(scales, np.float32), opset=9, match="do not enlarge")
+    check_refused("Upsample", x, scales=list(scales), opset=7, index=0, match="do not enlarge")

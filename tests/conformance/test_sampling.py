@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import check_refused
 
-from opgraft.errors import TranslationError
-from opgraft.ops import to_device, to_host
 from opgraft.testing import check_declined, check_node, node_model, run_model
 from opgraft_ops import sampling as handlers
 
@@ -173,23 +172,77 @@ def test_roi_align_of_no_region(sampling_ratio):
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
 @pytest.mark.parametrize("image", [-1, 2, 10**7, -(10**9), 2**62])
 def test_roi_align_of_images_that_are_not_there(image, sampling_ratio):
-    """An error where the host knows their numbers; on the device, some image."""
     x, rois, images = np.ones((2, 3, 6, 6), np.float32), np.array([[0, 0, 3, 3]] * 2, np.float32), np.array([0, image])
-    with pytest.raises(TranslationError, match=f"{image}.* do not fit dimensions of 2"):
-        check_node("RoiAlign", x, rois, images, sampling_ratio=sampling_ratio, reference=[])
-    given, adaptive = handlers.roi_align_handlers[2:]
-    if sampling_ratio:
-        result = given(to_device(x), to_device(rois), to_device(images), sampling_ratio=2)
-    else:
-        result = adaptive(to_device(x), rois, to_device(images))
-    np.testing.assert_allclose(to_host(result), 1, atol=0.3)
+    refusal = "batch_indices must lie between 0 and 1"
+    check_refused("RoiAlign", x, rois, images, index=2, sampling_ratio=sampling_ratio, match=refusal)
+
+
+@pytest.mark.parametrize("sampling_ratio", [0, 2])
+def test_roi_align_of_regions_that_are_none(sampling_ratio):
+    x, attributes = normal(1, 2, 5, 5), {"sampling_ratio": sampling_ratio, "dynamic": True}
+    for rois, images in (((1, 5), 1), ((1, 3), 1), ((1, 4), 2), ((2, 4), 1), ((1, 4), 0)):
+        inputs = x, np.zeros(rois, np.float32), np.zeros(images, np.int64)
+        check_refused("RoiAlign", *inputs, match="(rois|batch_indices) has shape", **attributes)
+    for value in (np.nan, np.inf, -np.inf):
+        inputs = x, np.array([[0, 0, value, 3]], np.float32), np.array([0])
+        check_refused("RoiAlign", *inputs, match="rois must be finite", **attributes)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("opset", [10, 16])
+def test_roi_align_of_large_regions(opset, mode):
+    """Samples outside the image count, and cost nothing."""
+    x = normal(2, 3, 6, 5)
+    rois = [[0, 0, 100, 90], [-50, 1, 60, 3], [-9, -9, 9, 9], [0, 0, 5, 400], [2, 2, 3, 3], [-70, -70, 5, 5]]
+    images = np.array([0, 1, 0, 1, 0, 1])
+    attributes = {"output_height": 3, "output_width": 2, "mode": mode, "opset": opset}
+    check_node("RoiAlign", x, np.array(rois, np.float32), images, **attributes)
+    for size in (3e4, 1e6, 1e9):  # ONNX Runtime makes a table of all the samples
+        large = np.array([[0, 0, size, size], [-size, -size, size, size]], np.float32)
+        model = node_model("RoiAlign", [x, large, images[:2]], **attributes)
+        (y,) = run_model(model, {"x0": x, "x1": large, "x2": images[:2]})
+        if mode == "avg":
+            assert 0 < np.abs(y).max() < 1e-6
+        else:
+            assert (y >= 0).all() and 0 < y.max() <= x.max()
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_roi_align_a_part_at_a_time(mode, monkeypatch):
+    corners = np.sort(RNG.uniform(-2, 11, size=(7, 2, 2)), axis=1).reshape(7, 4)
+    x, rois, images = normal(2, 3, 9, 9), corners.astype(np.float32), RNG.integers(0, 2, 7)
+    attributes = {"output_height": 2, "output_width": 3, "mode": mode}
+    for most, ratio in product((1, 100, 1000), (0, 3)):
+        monkeypatch.setattr(handlers, "MOST_SAMPLES", most)
+        check_node("RoiAlign", x, rois, images, sampling_ratio=ratio, **attributes)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"sampling_ratio": -1},
+        {"output_height": 0},
+        {"output_width": -1},
+        {"mode": "min"},
+        {"coordinate_transformation_mode": "half"},
+        {"spatial_scale": np.inf},
+    ],
+)
+def test_roi_align_attributes_that_mean_nothing(attributes):
+    inputs = normal(1, 1, 4, 4), np.zeros((1, 4), np.float32), np.zeros(1, np.int64)
+    check_declined("RoiAlign", *inputs, because=next(iter(attributes)), **attributes)
 
 
 def test_points_of_another_number_of_dimensions():
-    with pytest.raises(TranslationError, match="does not place points in 2 dimensions"):
-        check_node("GridSample", normal(1, 1, 3, 3), normal(1, 2, 2, 1), dynamic=True, reference=[])
-    with pytest.raises(TranslationError, match="does not move points of 2 dimensions"):
-        check_node("AffineGrid", normal(1, 2, 2), np.array([1, 1, 2, 2]), opset=20, dynamic=True, reference=[])
+    for grid in ((1, 2, 2, 1), (1, 2, 2, 3), (2, 2, 2, 2), (1, 2, 2)):
+        check_refused("GridSample", normal(1, 1, 3, 3), normal(*grid), dynamic=True, match="grid has shape")
+    check_refused("GridSample", normal(1, 1, 0, 3), normal(1, 2, 2, 2), dynamic=True, match="has no pixels")
+    for theta, size in (((1, 2, 2), (1, 1, 2, 2)), ((2, 2, 3), (1, 1, 2, 2)), ((1, 2, 3), (1, 1, 2, 2, 2))):
+        inputs = normal(*theta), np.array(size)
+        check_refused("AffineGrid", *inputs, opset=20, dynamic=True, index=0, match="theta has shape")
+    for size in ((1, 1, 0, 3), (1, 1, -3, 3)):
+        inputs = normal(1, 2, 3), np.array(size)
+        check_refused("AffineGrid", *inputs, opset=20, dynamic=True, match="has no pixels")
 
 
 def test_roi_align_of_regions_without_extent_or_place():
@@ -252,3 +305,47 @@ def test_deform_conv_dtypes(dtype, tolerance):
     x, w, offset = normal(1, 2, 4, 4, dtype=dtype), normal(2, 2, 2, 2, dtype=dtype), normal(1, 8, 3, 3, dtype=dtype)
     reference = "cpu" if dtype == "float64" else "onnx"
     check_node("DeformConv", x, w, offset, opset=22, reference=reference, tolerance=tolerance)
+
+
+ENDLESS = [np.nan, np.inf, -np.inf, 1e30, -1e30]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_grid_sample_at_places_that_are_none(align_corners, padding_mode, mode):
+    x = normal(1, 2, 3, 4)
+    grid = np.array([[[[each, 0.3] for each in ENDLESS], [[0.3, each] for each in ENDLESS]]], np.float32)
+    check_node("GridSample", x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+
+
+@pytest.mark.parametrize("offset", ENDLESS)
+def test_deform_conv_of_places_that_are_none(offset):
+    x, w, offsets = normal(1, 2, 5, 5), normal(3, 2, 3, 3), np.zeros((1, 18, 3, 3), np.float32)
+    offsets[0, 3, 1, 1] = offsets[0, 8, 0, 0] = offset
+    check_node("DeformConv", x, w, offsets, opset=22)
+
+
+@pytest.mark.parametrize(
+    ("offset", "mask", "attributes"),
+    [
+        ((1, 17, 3, 3), None, {}),
+        ((1, 18, 2, 3), None, {}),
+        ((2, 18, 3, 3), None, {}),
+        ((1, 36, 3, 3), None, {}),
+        ((1, 18, 3, 3), (1, 8, 3, 3), {}),
+        ((1, 18, 3, 3), (1, 1, 3, 3), {}),
+        ((1, 18, 3, 3), (1, 9, 1, 1), {}),
+        ((1, 54, 3, 3), None, {"offset_group": 3}),
+        ((1, 18, 3, 3), None, {"offset_group": 0}),
+        ((1, 18, 3, 3), None, {"group": 2}),
+        ((1, 18, 3, 3), None, {"kernel_shape": [2, 2]}),
+        ((1, 18, 1, 1), None, {"pads": [-1] * 4}),
+        ((1, 18, 3, 3), None, {"strides": [0, 1]}),
+    ],
+)
+def test_deform_conv_of_what_does_not_fit(offset, mask, attributes):
+    inputs = [normal(1, 2, 5, 5), normal(3, 2, 3, 3), normal(*offset), None, None if mask is None else normal(*mask)]
+    inputs = inputs[:3] if mask is None else inputs
+    refusal = "has shape|equal groups|group|kernel_shape|pads|strides"
+    check_refused("DeformConv", *inputs, opset=22, index=2, match=refusal, dynamic=True, **attributes)

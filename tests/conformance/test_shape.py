@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit import check_refused
 
 from opgraft.engine import Program
 from opgraft.errors import TranslationError
@@ -230,8 +231,29 @@ def test_range_in_16_bits():
 
 
 def test_range_refuses_a_zero_step():
-    with pytest.raises(TranslationError, match="ZeroDivisionError"):
-        check_node("Range", ints(1)[0], ints(2)[0], ints(0)[0], reference=[ints()])
+    for number in (np.int64, np.float32):
+        bounds = [np.array(each, number) for each in (1, 2, 0)]
+        check_refused("Range", *bounds, index=2, match="in steps of 0")
+
+
+INT64 = np.iinfo(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "step"),
+    [
+        (INT64.min, INT64.max, 2**62),
+        (INT64.max, INT64.min, -(2**62)),
+        (INT64.max - 5, INT64.max, 2),
+        (INT64.min, INT64.min + 2, 1),
+        (0, 5, INT64.min),
+        (5, 0, INT64.min),
+        (0, 2**53 + 3, 2**53),
+    ],
+)
+def test_range_over_all_of_int64(start, limit, step):
+    expected = [np.array(range(start, limit, step), np.int64)]
+    check_node("Range", *map(np.array, (start, limit, step)), reference=expected, dynamic=True)
 
 
 @given(
@@ -280,3 +302,45 @@ def test_shape_arithmetic_stays_on_the_host():
     check_model(model, {"x": x}, reference=[x.reshape(2, 12), ints(2, -1)])
     _, target = Program(build_plan(graph_of_model(model)), load_registry(), "cpu").run([x])
     assert isinstance(target, np.ndarray), "shape arithmetic went to the device"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        ((3, 4), (-1, -1)),
+        ((3, 4), (5, -1)),
+        ((3, 4), (-2, 6)),
+        ((3, 4), (0, 0, 0)),
+        ((3, 4), (13,)),
+        ((0, 4), (0, -1)),
+        ((0, 4), (0, 0, -1)),
+        ((0, 4), (2, 3)),
+        ((), (0,)),
+        ((), (-1, -1)),
+    ],
+)
+def test_shapes_that_do_not_fit(shape, target, dtype):
+    refusal = r"do not fit shape|keeps a dimension that"
+    check_refused("Reshape", np.zeros(shape, dtype), ints(*target), match=refusal, dynamic=True)
+
+
+def test_a_size_left_over_from_nothing():
+    check_node("Reshape", np.zeros((0, 4), np.float32), ints(3, -1), dynamic=True)
+    with pytest.raises(TranslationError, match="do not fit shape"):  # what is left is not defined, ONNX says
+        check_node("Reshape", np.zeros((0, 4), np.float32), ints(0, -1), allowzero=1, dynamic=True, reference=[])
+
+
+def test_axes_that_are_not_there():
+    one, x = np.ones((1, 1), np.float32), np.ones((3, 4), np.float32)
+    for axis in (3, -4, 2**40, -(2**63)):
+        check_refused("Squeeze", one, ints(axis), match=f"no axis {axis} among 2")
+        check_refused("Unsqueeze", x, ints(axis), match=f"no axis {axis} among 3")
+        check_refused("Squeeze", one, axes=[axis], opset=11, index=0, match=f"no axis {axis} among 2")
+        check_refused("Unsqueeze", x, axes=[axis], opset=11, index=0, match=f"no axis {axis} among 3")
+        check_refused("Flatten", x, axis=axis, index=0, match=f"no axis {axis} among 2")
+        check_refused("Transpose", x, perm=[0, axis], index=0, match="is no order of 2 dimensions")
+    for perm in ([0, 0], [0], [0, -1], [0, 1, 2]):
+        check_refused("Transpose", x, perm=perm, index=0, match="is no order of 2 dimensions")
+    check_refused("Unsqueeze", x, ints(0, -4), match="name one twice")
+    check_node("Flatten", x, axis=2)

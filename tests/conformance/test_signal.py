@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kit import check_refused
 
+from opgraft.errors import TranslationError
 from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.testing import check_declined, check_node
+from opgraft.testing import check_declined, check_node, node_model, run_model
 
 
 def integer(value, dtype=np.int64):
@@ -170,3 +172,74 @@ def test_a_real_signal_may_lack_its_last_dimension() -> None:
     window = np.hanning(64).astype(np.float32)
     check_node("STFT", x, np.array(32), window, np.array(64), opset=17, onesided=1)
     check_node("STFT", x, np.array(32), window, np.array(64), opset=17, onesided=1, constant=(1, 2, 3))
+
+
+@pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_windows_of_negative_size(operator):
+    check_refused(operator, integer(-1), opset=17, index=0, match="a window of size -1")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("inverse", [0, 1])
+def test_transforms_of_nothing(inverse, parts):
+    x = signal(2, 0, parts)
+    check_node("DFT", x, opset=20, inverse=inverse, dynamic=True)
+    check_refused("DFT", x, opset=20, inverse=inverse, onesided=1, index=0, match="no (such )?transform", dynamic=True)
+    for length in (1, 5):
+        refusal = f"no transform of length {length} of 0 elements"
+        check_refused("DFT", x, integer(length), opset=20, inverse=inverse, match=refusal, dynamic=True)
+
+
+def test_a_one_sided_inverse_of_one_bin():
+    check_node("DFT", signal(2, 1, 2), opset=20, inverse=1, onesided=1, dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "axis", "attributes"),
+    [
+        ((1, 4, 1), 0, None, {}),
+        ((1, 4, 1), -1, None, {}),
+        ((1, 4, 1), None, 3, {}),
+        ((1, 4, 1), None, -4, {}),
+        ((1, 4, 1), None, 2**40, {}),
+        ((1, 4, 3), None, None, {}),
+        ((1, 4, 1), None, None, {"inverse": 1, "onesided": 1}),
+    ],
+)
+def test_transforms_that_are_not_there(shape, length, axis, attributes):
+    inputs = [signal(*shape), *(None if each is None else integer(each) for each in (length, axis))]
+    while inputs[-1] is None:
+        inputs.pop()
+    refusal = "no axis|no (such )?transform"
+    check_refused("DFT", *inputs, opset=20, index=0, match=refusal, dynamic=True, **attributes)
+
+
+@pytest.mark.parametrize(("step", "window", "length"), [(4, 64, 64), (4, 4, 5), (4, 17, 17)])
+def test_frames_that_do_not_fit(step, window, length):
+    inputs = signal(1, 16, 1), integer(step), np.ones(window, np.float32), integer(length)
+    check_refused("STFT", *inputs, opset=17, match="has no frames|window has shape", dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "rate", "low", "high"),
+    [
+        (-1, 16, 8000, 0.0, 4000.0),
+        (8, 16, 8000, 0.0, 8000.0),
+        (8, 16, 8000, -100.0, 4000.0),
+        (8, 16, 0, 0.0, 4000.0),
+        (8, 16, 8000, np.nan, 4000.0),
+        (8, -16, 8000, 0.0, 4000.0),
+    ],
+)
+def test_filters_outside_the_spectrum(count, length, rate, low, high):
+    edges = [np.array(each, np.float32) for each in (low, high)]
+    inputs = integer(count), integer(length), integer(rate), *edges
+    check_refused("MelWeightMatrix", *inputs, opset=17, match="filters")
+
+
+@pytest.mark.parametrize(("step", "length"), [(0, 4), (-1, 4), (4, 0), (4, -1)])
+def test_frames_of_no_length(step, length):
+    """ONNX Runtime's CPU provider divides by such a step, which ends the process."""
+    inputs = signal(1, 16, 1), integer(step), None, integer(length)
+    with pytest.raises(TranslationError, match="has no frames"):
+        run_model(node_model("STFT", inputs, opset=17), {"x0": inputs[0], "x1": inputs[1], "x3": inputs[3]})

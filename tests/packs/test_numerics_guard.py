@@ -621,6 +621,19 @@ class TestInstalled:
         assert line == ["numerics-guard", "opgraft-numerics-guard", "0.1.0", "0", "asked"]
         assert (target / "opgraft_numerics_guard" / "py.typed").exists()
 
+    def test_it_is_turned_on_for_a_run(self, target: Path, tmp_path: Path) -> None:
+        node = helper.make_node("Log", ["x"], ["y"], name="guilty")
+        infos = [helper.make_tensor_value_info(name, FLOAT, [2]) for name in ("x", "y")]
+        graph = helper.make_graph([node], "g", infos[:1], infos[1:])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+        np.savez(tmp_path / "x.npz", x=np.array([1, -1], np.float32))
+        run = ("-m", "opgraft.cli", "run", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "x.npz"))
+        assert self.python(target, *run).returncode == 0
+        done = self.python(target, *run, "--pack", "numerics-guard")
+        assert done.returncode == 1
+        assert "node 'guilty' (ai.onnx::Log, version 13): output 0 'y' float32[2] holds 1 NaN" in done.stderr
+        assert self.python(target, *run, "--pack", "nobody").returncode == 2
+
     def test_a_variable_that_it_does_not_understand(self, target: Path) -> None:
         done = self.python(target, "-m", "opgraft.cli", "packs", OPGRAFT_NUMERICS_GUARD="rise")
         assert "numerics-guard is left out: OptionError: OPGRAFT_NUMERICS_GUARD is 'rise'; it takes" in done.stderr
@@ -633,6 +646,8 @@ class TestInstalled:
             ({"OPGRAFT_NUMERICS_GUARD": "warn"}, "done [nan, nan]", True),
             ({"OPGRAFT_NUMERICS_GUARD": "raise"}, "raised", False),
             ({"OPGRAFT_NUMERICS_GUARD_DRIFT": "1e-4"}, "raised", False),
+            ({"OPGRAFT_PACKS": "other,numerics-guard"}, "raised", False),
+            ({"OPGRAFT_PACKS": "numerics-guard", "OPGRAFT_NUMERICS_GUARD": "off"}, "done [nan, nan]", False),
         ],
     )
     def test_in_a_session(self, target: Path, environment: dict[str, str], ending: str, warned: bool) -> None:

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from opgraft.claims import Decision, Decisions, decide, decide_node, edges_of
 from opgraft.engine import VerifiedRegistry, problem_with
-from opgraft.errors import Decline
+from opgraft.errors import ContractError, Decline
 from opgraft.graph import Graph, Initializer, Node, Value
 from opgraft.graph.element_types import HELD_AS, NARROW
 from opgraft.graph.onnx_source import graph_of_model
-from opgraft.ops import Anywhere, Context, Host, hookimpl, op
+from opgraft.ops import Anywhere, Context, Host, Tensors, hookimpl, op
 from opgraft.registry import Pack, Registry, parse_policy
 
 
@@ -329,10 +329,10 @@ class TestElementTypes:
         told = reason(lambda X: X, of, device="gpu")
         assert told.startswith("element type float64 of 'x' is not one that MLX has on the gpu; choose device=cpu, or")
 
-    @pytest.mark.parametrize("kind", ["sequence", "optional", "map", "sparse_tensor"])
-    def test_no_tensors(self, kind: str) -> None:
+    @pytest.mark.parametrize("kind", ["optional", "map", "sparse_tensor"])
+    def test_neither_tensors_nor_sequences(self, kind: str) -> None:
         of = node([value("a")], [Value("s", kind=kind)])
-        assert reason(lambda X: X, of) == f"'s' is a {kind}; MLX holds tensors only"
+        assert reason(lambda X: X, of) == f"'s' is of type {kind}; only tensors and sequences of tensors are supported"
 
 
 def parsed(text: str) -> onnx.ModelProto:
@@ -486,3 +486,186 @@ class TestValuesThatOnlyBodiesRead:
 
     def test_are_no_obstacle_elsewhere(self) -> None:
         assert decided(self.TEXT, IF, ADD, NEG).clusters == ((0, 1),)
+
+
+S = Value("s", kind="sequence")
+UNKNOWN = Value("u")
+
+
+def give_tensors(X: Anywhere, *rest: Anywhere) -> Tensors:
+    return Tensors([X])
+
+
+class TestHandlersOfSequences:
+    """A handler takes and gives sequences only where its annotations say so."""
+
+    @pytest.mark.parametrize("inputs", [[S], [value("x"), S]])
+    def test_inputs_for_tensors(self, inputs: list[Value]) -> None:
+        expected = "is a sequence; only tensors are supported [pack]"
+        assert reason(give_tensors, node(inputs, [S])).endswith(expected)
+        assert reason(lambda *X: X[0], node(inputs, [value("y")])) == f"input X {expected}"
+
+    def test_inputs_for_sequences(self) -> None:
+        def length(s: Tensors, t: Tensors | None = None) -> Any:
+            return np.array(len(s))
+
+        for inputs in ([S], [S, None], [S, S], [UNKNOWN]):
+            assert decision(length, node(inputs, [value("n", (), "int64")])).claimed
+        told = reason(length, node([value("x")], [value("n", (), "int64")]))
+        assert told == "input s is a tensor; only sequences are supported [pack]"
+
+    @pytest.mark.parametrize("given", [S, value("x"), UNKNOWN])
+    def test_inputs_for_either(self, given: Value) -> None:
+        def either(X: Anywhere | Tensors) -> Any:
+            return mx.zeros((2, 3))
+
+        def either_on_the_device(*X: mx.array | Tensors) -> Any:
+            return mx.zeros((2, 3))
+
+        assert decision(either, node([given], [value("y")])).claimed
+        assert decision(either_on_the_device, node([given], [value("y")])).claimed
+
+    def test_outputs(self) -> None:
+        told = reason(lambda X: Tensors([X]), node([value("x")], [S]))
+        assert told == "output 's' is a sequence; only tensors are supported [pack]"
+        assert decision(give_tensors, node([value("x")], [S])).claimed
+
+    def test_outputs_of_both_kinds(self) -> None:
+        def both(X: Any) -> tuple[Any | Tensors, ...]:
+            return X, Tensors()
+
+        assert decision(both, node([value("x")], [value("y"), S])).claimed
+        told = reason(both, node([value("x")], [S, value("y")]))
+        assert told == "its translation gives a tensor for output 's', and the model says a sequence [pack]"
+
+    def test_are_tried_where_all_inputs_are_tensors(self) -> None:
+        told = reason(give_tensors, node([value("x")], [value("y")]))
+        assert told == "its translation gives a sequence for output 'y', and the model says a tensor [pack]"
+        assert decision(give_tensors, node([value("x")], [UNKNOWN])).claimed
+
+        def broken(X: Any) -> Tensors:
+            return Tensors(["text"])
+
+        assert "TypeError: a str is not an array that MLX can hold" in reason(broken, node([value("x")], [S]))
+
+    def test_are_not_tried_where_an_input_is_a_sequence(self) -> None:
+        def broken(s: Tensors) -> Tensors:
+            raise KeyError("not reached")
+
+        assert decision(broken, node([S], [S])).claimed
+
+    def test_the_mark_is_for_inputs(self) -> None:
+        with pytest.raises(ContractError, match="axis is an attribute"):
+
+            @op("Op")
+            def handler(X, *, axis: Tensors):  # type: ignore[no-untyped-def]
+                return X
+
+
+def split(X: Any) -> Tensors:
+    return Tensors([X])
+
+
+def at(s: Tensors, p: Anywhere = None) -> Any:
+    return s[0]
+
+
+def insert(s: Tensors, X: Any) -> Tensors:
+    return s.inserted(0, X)
+
+
+SEQUENCES = (
+    op("SplitToSequence")(split),
+    op("SequenceAt")(at),
+    op("SequenceInsert")(insert),
+    op("SequenceLength")(lambda s: None),  # which takes tensors only
+)
+CAST = op("Cast")(lambda input, *, to: input.astype({7: mx.int64, 9: mx.bool_}[to]))
+
+
+class TestClustersWithSequences:
+    """A sequence never crosses the border of a cluster."""
+
+    def declined(self, body: str, *more: Any, outputs: str = "float[A] y") -> dict[str, str]:
+        """The reasons by operator, once it is checked that each sequence stays in a cluster or has none to do with."""
+        text = f"g (float[2] x, int64 p) => ({outputs}) {{ {body} }}"
+        found = decided(text, *SEQUENCES, RELU, ADD, *more)
+        home = {index: number for number, cluster in enumerate(found.clusters) for index in cluster}
+        for source, target in edges_of(found.graph.nodes):
+            made = {each.name for each in found.graph.nodes[source].outputs if each and each.kind == "sequence"}
+            reader = found.graph.nodes[target]
+            if made & {each.name for each in (*reader.inputs, *reader.implicit_inputs) if each}:
+                assert home.get(source) == home.get(target)
+        assert sorted(home) == [index for index, each in enumerate(found.decisions) if each.claimed]
+        return {node.op_type: str(only) for node, (only,) in found.declined}
+
+    def test_are_whole_where_nothing_is_in_the_way(self) -> None:
+        assert self.declined("a = Relu(x) s = SplitToSequence(a) t = SequenceInsert(s, x) y = SequenceAt(t, p)") == {}
+
+    def test_outputs_of_the_graph(self) -> None:
+        reasons = self.declined(
+            "s = SplitToSequence(x) t = SequenceInsert(s, x) u = SequenceInsert(t, x) y = SequenceAt(u, p) z = Relu(y)",
+            outputs="float[A] z, seq(float[2]) t",
+        )
+        only = "sequence 't' leaves the subgraph as an output of the graph; only tensors can"
+        assert reasons == {"SplitToSequence": only, "SequenceInsert": only, "SequenceAt": only}
+
+    def test_inputs_of_the_graph(self) -> None:
+        text = "g (seq(float[2]) s, float[2] x) => (float[2] y) { t = SequenceInsert(s, x) y = SequenceAt(t) }"
+        only = "sequence 's' enters the subgraph as an input of the graph; only tensors can"
+        assert [str(each) for _, (each,) in decided(text, *SEQUENCES).declined] == [only, only]
+
+    def test_a_reader_that_is_declined(self) -> None:
+        reasons = self.declined("s = SplitToSequence(x) n = SequenceLength(s) y = SequenceAt(s, p)")
+        assert reasons["SequenceLength"] == "input s is a sequence; only tensors are supported [pack]"
+        reader = "'SequenceLength (-> n)' (ai.onnx::SequenceLength)"
+        only = f"sequence 's' leaves the subgraph for {reader}; only tensors can"
+        assert reasons["SplitToSequence"] == reasons["SequenceAt"] == only
+
+    def test_a_maker_that_is_declined(self) -> None:
+        maker = "'SequenceConstruct (-> s)' (ai.onnx::SequenceConstruct)"
+        reasons = self.declined("s = SequenceConstruct(x) y = SequenceAt(s, p)")
+        assert reasons["SequenceAt"] == f"sequence 's' enters the subgraph from {maker}; only tensors can"
+
+    def test_a_maker_that_another_provider_has(self) -> None:
+        text = "g (float[2] x, int64 p) => (float[2] y) { s = SplitToSequence(x) y = SequenceAt(s, p) }"
+        maker, reader = decided(text, *SEQUENCES, candidates=[1]).decisions
+        assert maker.reasons == ()
+        assert "enters the subgraph from 'SplitToSequence (-> s)'" in str(reader.reasons[0])
+
+    def test_a_detour(self) -> None:
+        body = "s = SplitToSequence(x) a = SequenceAt(s, p) b = Neg(a) c = Cast<to = 7>(b) y = SequenceAt(s, c)"
+        assert self.declined(body, CAST, NEG) == {}
+        reasons = self.declined(body, CAST)
+        only = "sequence 's' leaves the subgraph for nodes beyond 'Neg (-> b)' (ai.onnx::Neg); only tensors can"
+        assert reasons["SplitToSequence"] == reasons["SequenceAt"] == only
+        assert set(reasons) == {"SplitToSequence", "SequenceAt", "Neg"}
+
+    IN_A_BODY = """c = Cast<to = 9>(p) s = SplitToSequence(x)
+        y = If (c) < then_branch = t () => (float[2] r) { r = SequenceAt(s, p) },
+                     else_branch = e () => (float[2] q) { q = Relu(x) } >"""
+
+    def test_what_a_body_reads(self) -> None:
+        assert self.declined(self.IN_A_BODY, CAST, IF) == {}
+        assert "leaves the subgraph for 'If (-> y)'" in self.declined(self.IN_A_BODY, CAST)["SplitToSequence"]
+
+    def test_inside_a_body_there_is_no_border(self) -> None:
+        body = self.IN_A_BODY.replace("s = SplitToSequence(x)", "").replace("{ r =", "{ s = SplitToSequence(x) r =")
+        assert self.declined(body, CAST, IF) == {}
+
+    def test_those_that_share_one_are_not_torn_apart_for_others(self) -> None:
+        """SplitToSequence could also go with Relu, but then not with SequenceInsert, which comes after Neg."""
+        body = "a = Relu(x) s = SplitToSequence(a) b = Neg(a) t = SequenceInsert(s, b) y = SequenceAt(t, p)"
+        assert set(self.declined(body)) == {"Neg"}
+
+    def test_a_long_list_takes_no_longer_than_its_nodes(self) -> None:
+        nodes = [helper.make_node("SplitToSequence", ["x"], ["s0"])]
+        nodes += [helper.make_node("SequenceInsert", [f"s{k}", "x"], [f"s{k + 1}"]) for k in range(1500)]
+        nodes.append(helper.make_node("SequenceLength", ["s1500"], ["n"]))
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+        n = helper.make_tensor_value_info("n", TensorProto.INT64, [])
+        graph = graph_of_model(helper.make_model(helper.make_graph(nodes, "g", [x], [n])))
+        start = time.perf_counter()
+        found = decide(graph, registry_of(*SEQUENCES), device="cpu")
+        assert time.perf_counter() - start < 2
+        assert len(found.declined) == len(nodes)

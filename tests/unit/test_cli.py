@@ -214,6 +214,7 @@ def test_names_from_a_model_do_not_steer_the_terminal(tmp_path: Path) -> None:
 
 def test_packs_and_ops_show_the_built_in_pack() -> None:
     assert "builtin" in invoke("packs").output
+    assert "ai.onnx::Conv " in invoke("ops").output
     shown = invoke("ops", "Conv").output
     assert "ai.onnx::Conv" in shown
     assert "kernel_shape" in shown

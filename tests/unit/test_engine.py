@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +24,7 @@ from opgraft.engine.program import MOST_CHECKS, Frame
 from opgraft.errors import Decline, ModelError, TranslationError
 from opgraft.graph import Initializer, Node, Value
 from opgraft.graph.onnx_source import graph_of_model
-from opgraft.ops import Anywhere, Context, Handler, Host, hookimpl, op, to_device, to_host
+from opgraft.ops import Anywhere, Context, Handler, Host, Tensors, hookimpl, op, to_device, to_host
 from opgraft.plan import build_plan
 from opgraft.registry import Pack, Registry, parse_policy
 
@@ -109,12 +110,14 @@ def split(input, *, num_outputs):  # type: ignore[no-untyped-def]
 
 
 @op("If")
-def if_(cond: Host, *, then_branch, else_branch):  # type: ignore[no-untyped-def]
+def if_(cond: Host, *, then_branch, else_branch) -> tuple[Any | Tensors, ...]:  # type: ignore[no-untyped-def]
     return then_branch() if cond.item() else else_branch()
 
 
 @op("Loop")
-def loop(M: Host, cond: Host | None = None, *states: Anywhere, body):  # type: ignore[no-untyped-def]
+def loop(  # type: ignore[no-untyped-def]
+    M: Host, cond: Host | None = None, *states: Anywhere | Tensors, body
+) -> tuple[Any | Tensors, ...]:
     for trip in range(int(M.item())):
         _, *states = body(np.array(trip), np.array(True), *states)
     return tuple(states)
@@ -894,6 +897,217 @@ class TestNothingIsWrittenTo:
             found = program_of(text, {"w": np.array([2])}, greedy)
             with pytest.raises(TranslationError, match="read-only"):
                 found.run([f32(1, 2), np.array([2])])
+
+
+@op("SequenceConstruct")
+def construct(*inputs: Anywhere) -> Tensors:
+    return Tensors(inputs)
+
+
+@op("SequenceInsert")
+def insert(s: Tensors, X: Anywhere) -> Tensors:
+    return s.inserted(len(s), X)
+
+
+@op("SequenceAt")
+def at(s: Tensors, p: Host):  # type: ignore[no-untyped-def]
+    return s[int(p)]
+
+
+@op("SequenceErase")
+def erase(s: Tensors, p: Host) -> Tensors:
+    return s.erased(int(p))
+
+
+LISTS = (construct, insert, at, erase)
+
+
+class TestSequences:
+    def test_hold_tensors_where_they_are(self, conversions: Conversions) -> None:
+        text = """g (float[2] x, int64 p, int64 q) => (float[2] y, float[2] z) {
+            a = MatMul(x, w) s = SequenceConstruct(a, x) y = SequenceAt(s, p) z = SequenceAt(s, q)
+        }"""
+        y, z = program_of(text, {"w": np.eye(2, dtype=np.float32)}, *LISTS).run([f32(1, 2), np.array(0), np.array(1)])
+        assert isinstance(y, mx.array)
+        assert isinstance(z, np.ndarray)
+        assert (to_host(y).tolist(), z.tolist()) == ([1, 2], [1, 2])
+        assert (conversions.to_device, conversions.to_host) == ([(2,)], [])
+
+    def test_never_change(self) -> None:
+        text = """g (float[2] x, int64 p) => (float[2] first, float[2] last, float[2] z) {
+            s = SequenceConstruct(x) t = SequenceInsert(s, w) u = SequenceErase(t, p) first = SequenceAt(s, p)
+            last = SequenceAt(t, m) z = SequenceAt(u, p)
+        }"""
+        found = program_of(text, {"w": f32(3, 4), "m": np.array(-1)}, *LISTS)
+        outputs = [to_host(each).tolist() for each in found.run([f32(1, 2), np.array(0)])]
+        assert outputs == [[1, 2], [3, 4], [3, 4]]
+
+    @pytest.mark.parametrize("of", ["a", "x"])
+    def test_what_a_translator_does_to_a_tensor_stays_with_it(self, of: str) -> None:
+        @op("own::Greedy")
+        def greedy(s: Tensors):  # type: ignore[no-untyped-def]
+            total = 0
+            for tensor in (s[0], *s):
+                tensor += 1
+                total = total + tensor
+            return total
+
+        text = f"""g (float[2] x, int64 p) => (float[2] y, float[2] z) {{
+            a = MatMul(x, w) s = SequenceConstruct({of}) y = own.Greedy(s) z = SequenceAt(s, p)
+        }}"""
+        found = program_of(text, {"w": np.eye(2, dtype=np.float32)}, greedy, *LISTS)
+        if of == "x":
+            with pytest.raises(TranslationError, match="read-only"):
+                found.run([f32(1, 2), np.array(0)])
+        else:
+            y, z = found.run([f32(1, 2), np.array(0)])
+            assert (to_host(y).tolist(), to_host(z).tolist()) == ([4, 6], [1, 2])
+
+    @pytest.mark.parametrize("place", ["mx.array | Tensors", "Anywhere | Tensors"])
+    def test_are_handed_on_as_they_are(self, place: str, conversions: Conversions) -> None:
+        def handed_on(input: Any) -> Any:
+            return input
+
+        either = {"input": mx.array | Tensors if "mx" in place else Anywhere | Tensors}
+        handed_on.__annotations__ = {**either, "return": either["input"]}
+        handler = op("own::HandOn")(handed_on)
+        handler.host(handed_on)
+        text = """g (bool c, float[2] x, int64 p) => (float[2] y) {
+            s = SequenceConstruct(x)
+            t = own.HandOn(s)
+            u = If (c) <
+                then_branch = a () => (seq(float[2]) v) { v = own.HandOn(t) },
+                else_branch = b () => (seq(float[2]) v2) { v2 = SequenceErase(t, p) }
+            >
+            y = SequenceAt(u, p)
+        }"""
+        (y,) = program_of(text, None, handler, *LISTS).run([np.array(True), f32(1, 2), np.array(0)])
+        assert isinstance(y, np.ndarray)
+        assert y.tolist() == [1, 2]
+        assert conversions.to_device == []
+
+    def test_as_states_of_a_loop(self) -> None:
+        text = """g (int64 n, float[1] x, int64 p) => (float[1] y) {
+            s = SequenceConstruct(x)
+            t = Loop (n, "", s) <body = b (int64 i, bool c, seq(float[1]) before) => (bool d, seq(float[1]) after) {
+                d = Identity(c) f = Cast <to = 1> (i) g = Add(f, x) after = SequenceInsert(before, g)
+            }>
+            y = SequenceAt(t, p)
+        }"""
+        found = program_of(text, None, *LISTS)
+        for position, expected in ((0, 10), (1, 10), (-1, 14)):
+            assert to_host(found.run([np.array(5), f32(10), np.array(position)])[0]) == expected
+
+    def test_go_with_their_last_use(self) -> None:
+        alive: list[int] = []
+
+        @op("own::Alive")
+        def count(a):  # type: ignore[no-untyped-def]
+            alive.append(sum(reference() is not None for reference in references))
+            return a
+
+        @op("own::Keep")
+        def keep(a: Anywhere) -> Tensors:
+            made = Watched([a])
+            references.append(weakref.ref(made))
+            return made
+
+        class Watched(Tensors):
+            __slots__ = ("__weakref__",)
+
+        references: list[weakref.ref[Watched]] = []
+        text = """g (float[2] x, int64 p) => (float[2] y) {
+            s = own.Keep(x) b = own.Alive(x) a = SequenceAt(s, p) c = Add(a, b) y = own.Alive(c)
+        }"""
+        program_of(text, None, keep, count, *LISTS).run([f32(1, 2), np.array(0)])
+        assert alive == [1, 0]
+
+    def test_no_run_ends_in_one(self) -> None:
+        message = "output 's' is a sequence of 2 tensors; only tensors leave a subgraph"
+        with pytest.raises(TranslationError, match=message):
+            program_of("g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }", None, *LISTS).run(
+                [f32(1)]
+            )
+
+    @pytest.mark.parametrize("given", [None, "text", Tensors(), np.zeros(2, np.complex128)])
+    def test_hold_arrays_only(self, given: Any) -> None:
+        @op("own::Bad")
+        def bad(a: Any) -> Tensors:
+            return Tensors([a, given])
+
+        found = program_of(
+            "g (float[1] x, int64 p) => (float[1] y) { s = own.Bad(x) y = SequenceAt(s, p) }", None, bad, at
+        )
+        with pytest.raises(
+            TranslationError, match=r"\(own::Bad, version 1\).*TypeError: .* not an array that MLX can hold"
+        ):
+            found.run([f32(1), np.array(0)])
+        with pytest.raises(TypeError, match="not an array that MLX can hold"):
+            Tensors().inserted(0, given)
+
+    @pytest.mark.parametrize(
+        "body", ["s = SequenceConstruct(x, a)", "t = SequenceConstruct(x) s = SequenceInsert(t, a)"]
+    )
+    def test_what_cannot_be_computed_is_blamed_on_the_node_that_made_it(self, body: str) -> None:
+        text = f"g (float[2, 2] x, int64 p) => (float[2, 2] y) {{ a = own.Singular(x) {body} y = SequenceAt(s, p) }}"
+        found = program_of(text, None, failing("Singular", singular), *LISTS)
+        with pytest.raises(TranslationError, match=r"\(own::Singular, version 1\) failed in pack 'own': RuntimeError"):
+            found.run([np.ones((2, 2), np.float32), np.array(1)])
+
+    def test_even_where_one_node_makes_tensor_and_sequence(self) -> None:
+        @op("own::Broken")
+        def broken(a: Any) -> Tensors:
+            return Tensors([a, singular(a)])
+
+        text = "g (float[2, 2] x, int64 p) => (float[2, 2] y) { s = own.Broken(x) a = SequenceAt(s, p) y = Add(a, x) }"
+        with pytest.raises(TranslationError, match=r"\(own::Broken, version 1\) failed in pack 'own': RuntimeError"):
+            program_of(text, None, broken, *LISTS).run([np.ones((2, 2), np.float32), np.array(1)])
+
+    def test_are_told_of_in_errors(self) -> None:
+        @op("own::Bad")
+        def bad(s: Tensors) -> Any:
+            raise ValueError("no")
+
+        text = "g (float[2] x) => (float[2] y) { s = SequenceConstruct(x, x, x) y = own.Bad(s) }"
+        with pytest.raises(TranslationError, match=r"ValueError: no\. Its inputs: a sequence of 3 tensors\."):
+            program_of(text, None, bad, *LISTS).run([f32(1, 2)])
+
+
+class TestTensors:
+    def test_as_a_python_sequence(self) -> None:
+        one, two = f32(1), mx.array([2.0])
+        tensors = Tensors([one, two, 3.0])
+        assert len(tensors) == 3
+        assert [to_host(each).tolist() for each in tensors] == [[1], [2], 3]
+        assert to_host(tensors[-2]).tolist() == [2]
+        assert bool(tensors)
+        assert not Tensors()
+        with pytest.raises(IndexError):
+            tensors[3]
+
+    @pytest.mark.parametrize("index", range(-3, 4))
+    def test_insertion_and_erasure_are_those_of_a_list(self, index: int) -> None:
+        numbers = [1.0, 2.0, 3.0]
+        tensors = Tensors(map(np.float32, numbers))
+        inserted = [*numbers]
+        inserted.insert(index, 9.0)
+        assert [float(each) for each in tensors.inserted(index, mx.array(9.0))] == inserted
+        if index < 3:
+            erased = [*numbers]
+            del erased[index]
+            assert [float(each) for each in tensors.erased(index)] == erased
+        else:
+            with pytest.raises(IndexError):
+                tensors.erased(index)
+        assert [float(each) for each in tensors] == numbers
+
+    def test_each_is_given_to_be_computed_once(self) -> None:
+        first, second = mx.array([1.0]), mx.array([2.0])
+        tensors = Tensors([first, f32(0)])
+        longer = tensors.inserted(0, second)
+        assert longer.erased(0).take_lazy() == (first,)
+        assert [len(each.take_lazy()) for each in (tensors, tensors, longer, longer)] == [1, 0, 2, 0]
+        assert longer.inserted(0, f32(3)).take_lazy() == ()
 
 
 class TestBlame:

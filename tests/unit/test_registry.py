@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
 import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 import opgraft.registry
+from opgraft.cli import main
 from opgraft.errors import ContractError, RegistryError
 from opgraft.graph import Graph, Node, Value
 from opgraft.ops import FLOATS, Context, Handler, hookimpl, op
@@ -30,6 +38,7 @@ from opgraft.registry import (
     parse_policy,
     plugins_of,
 )
+from opgraft.registry.policy import MOST_BYTES
 from opgraft.registry.shipped import shipped_registry_path
 
 
@@ -189,6 +198,9 @@ class TestRules:
             ("ops: {'O*': {deny: [fast]}, Op: {deny: [odd]}}", ["builtin"]),
             ("ops: {'O*': {prefer: [fast]}, Op: {prefer: [odd]}}", ["odd", "fast", "builtin"]),
             ("disable: [odd]\nops: {Op: {prefer: [odd]}}", ["fast", "builtin"]),
+            ("disable: ['*']", []),
+            ("disable: ['*', fast]", []),
+            ("disable: ['*']\nops: {Op: {allow: [fast], prefer: [odd]}}", []),
         ],
     )
     def test_order_of_the_packs_of_an_operator(self, policy: str, order: list[str]) -> None:
@@ -203,7 +215,9 @@ class TestRules:
             "registry.yaml denies it (ops: 'ai.onnx::Op') [a]",
             "registry.yaml denies it (ops: 'ai.onnx::Op') [b]",
         ]
-        assert reasons(registry_of("disable: [a]", a=identity()), node()) == ["registry.yaml disables the pack a [a]"]
+        for disabled in ("a", "'*'"):
+            registry = registry_of(f"disable: [{disabled}]", a=identity())
+            assert reasons(registry, node()) == ["registry.yaml disables the pack a [a]"]
 
 
 class Wrapper:
@@ -420,11 +434,19 @@ class TestDiscovery:
             ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
             ("import sys; sys.exit('leaving')", "SystemExit: leaving"),
             ("def broken(:", "SyntaxError: "),
+            ("raise MemoryError", "MemoryError"),
+            ("raise GeneratorExit", "GeneratorExit"),
+            ("def f(): f()\nf()", "RecursionError: maximum recursion depth exceeded"),
+            ("class Mute(Exception):\n    def __str__(self): raise self\nraise Mute", "Mute"),
+            ("class Odd(BaseException):\n    def __str__(self): return 5\nraise Odd", "Odd"),
             ("x = 1", "ContractError: bad_module holds no op handler; decorate one with @opgraft.ops.op(...)"),
             ("from opgraft.ops import op\nop('Op', dtypes={'Y': {'int8'}})(lambda X: X)", "ContractError: "),
             ("class P:\n    operators = ('NoDomain',)\np = P()", "ContractError: "),
         ],
-        ids=["raises", "import error", "exits", "syntax", "empty", "contract", "operators"],
+        ids=[
+            *("raises", "import error", "exits", "syntax", "no memory", "generator exit", "recursion"),
+            *("no text", "text that is none", "empty", "contract", "operators"),
+        ],
     )
     def test_a_bad_pack_is_left_out_with_its_error(
         self, distributions: Distributions, caplog: pytest.LogCaptureFixture, source: str, error: str
@@ -466,6 +488,46 @@ class TestDiscovery:
             (again / info.name / file.name).write_text(file.read_text())
         monkeypatch.syspath_prepend(again)
         assert installed("good").error is None
+
+    def test_the_first_of_two_versions_of_a_distribution_counts(
+        self, distributions: Distributions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        newer = Distributions(tmp_path / "newer")
+        newer.folder.mkdir()
+        newer.add("Good.Dist", "good", "newer_module")
+        distributions.add("good-dist", "good", "good_module")
+        distributions.modules += newer.modules
+        monkeypatch.syspath_prepend(newer.folder)
+        assert (installed("good").module, installed("good").error) == ("newer_module", None)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            ("entry_points.txt", b"[opgraft.packs]\nno equals sign\n"),
+            ("entry_points.txt", b"[other.group]\nno equals sign\n"),
+            ("entry_points.txt", b"[opgraft.packs]\n\xff = module\n"),
+            ("METADATA", b"Name: \xff\n"),
+        ],
+    )
+    def test_a_damaged_distribution_is_passed_over(
+        self,
+        distributions: Distributions,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+        damage: tuple[str, bytes],
+    ) -> None:
+        distributions.add("damaged-dist", "damaged", "damaged_module")
+        distributions.add("good-dist", "good", "good_module")
+        (tmp_path / "damaged_dist-1.2.dist-info" / damage[0]).write_bytes(damage[1])
+        with caplog.at_level(logging.WARNING, "opgraft"):
+            assert [pack.name for pack in installed_packs()] == ["builtin", "good"]
+        assert f"a distribution in {tmp_path} cannot be read" in caplog.text
+
+    def test_a_distribution_without_metadata(self, distributions: Distributions, tmp_path: Path) -> None:
+        distributions.add("good-dist", "good", "good_module")
+        (tmp_path / "good_dist-1.2.dist-info" / "METADATA").unlink()
+        pack = installed("good")
+        assert (pack.distribution, pack.version, pack.error) == ("", "", None)
 
     def test_packs_are_loaded_once(self, distributions: Distributions) -> None:
         distributions.add("good-dist", "good", "good_module")
@@ -561,18 +623,50 @@ class TestPluginsOfAPack:
         assert list(plugins_of(module)) == []
 
 
+WORDS = ("packs", "ops", "deny", ": ", "---\n", "!!str ", "\r\n", *"ab*&!|>%'\"#,:-?[]{}<~ \t\n\\7")
+LEAVES = st.sampled_from(["a", "*", "<<", "", None, True, 3, 1.5, b"x"]) | st.dates()
+KEYS = st.sampled_from(["version", "packs", "disable", "ops", "Op", "allow", "deny", "prefer", "*", 3, None])
+TREES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
+TEXTS = st.text() | st.lists(st.sampled_from(WORDS)).map("".join) | TREES.map(yaml.safe_dump)
+
 BAD_FILES = {
     "tab": ("packs:\n\t- a\n", 2, "not valid YAML"),
     "unclosed list": ("packs: [a\n", 2, "not valid YAML"),
     "two documents": ("version: 1\n---\nversion: 1\n", 2, "expected a single document"),
     "control character": ("version: 1\npacks: [\x07]\n", 2, "special characters are not allowed"),
-    "unknown alias": ("packs: *x\n", 1, "undefined alias"),
+    "alias": ("packs: &x [a]\ndisable: *x\n", 2, "*x is an alias; quote it if it is a name"),
+    "unknown alias": ("packs: *x\n", 1, "*x is an alias; quote it if it is a name"),
+    "pattern without quotes": ("ops:\n  *Norm: {}\n", 2, "*Norm is an alias; quote it if it is a name"),
+    "star without quotes": ("disable: [*]\n", 1, "a name that begins with * takes quotes"),
+    "merge key": ("ops:\n  <<: {Op: {}}\n", 2, "ops holds <<, which is not a name"),
+    "list that holds itself": ("packs: &x [*x]\n", 1, "*x is an alias"),
+    "key that holds itself": ("? &x [*x]\n: 1\n", 1, "*x is an alias"),
+    "billion laughs": (
+        "packs: &a [x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghij")),
+        2,
+        "*a is an alias",
+    ),
+    "tag": ("version: 1\npacks: [!mine a]\n", 2, "!mine is a tag, which means nothing here; take it out"),
+    "tag of another kind": ("ops: !!map [a]\n", 1, "!!map is a tag"),
+    "tag on a list": ("packs: [!!str [a]]\n", 1, "!!str is a tag"),
+    "tag on a mapping": ("packs: !!seq {a: b}\n", 1, "!!seq is a tag"),
+    "deep lists": ("version: 1\npacks: " + "[" * 5000, 2, "the nesting is too deep; see the comments"),
+    "deep mappings": ("{a: " * 5000, 1, "the nesting is too deep"),
+    "deep blocks": ("- " * 5000, 1, "the nesting is too deep"),
+    "deep keys": ("? " * 5000, 1, "the nesting is too deep"),
+    "character beyond Unicode": ('version: 1\npacks: ["\\UFFFFFFFF"]', 2, "a number is too large"),
+    "endless version of YAML": ("%YAML 1." + "9" * 5000 + "\n---\n", 1, "a number is too large"),
+    "later version of YAML": ("%YAML 2.0\n---\n", 1, "incompatible YAML document"),
+    "carriage returns": ("version: 1\r\npacks: [3]\r\n", 2, "packs holds 3, which is not a name"),
+    "byte order mark within": ("version: 1\n\ufeffpacks: [a]\n", 2, "did you mean 'packs'?"),
+    "tab after a list": ("packs: [a]\t\n", 1, "tabs do not indent"),
     "a list": ("- a\n", 1, "the file must be a mapping; its keys are version, packs, disable, ops"),
     "a text": ("hello\n", 1, "the file must be a mapping"),
     "misspelled key": ("version: 1\npack: [a]\n", 2, "the file has no key 'pack'; did you mean 'packs'?"),
     "strange key": ("version: 1\nzzz: [a]\n", 2, "no key 'zzz'; its keys are version, packs, disable, ops"),
     "key that is no text": ("version: 1\n3: [a]\n", 2, "the file holds 3, which is not a name"),
     "key given twice": ("packs: [a]\npacks: [b]\n", 2, "'packs' is given twice; keep one"),
+    "endless version": ("version: " + "9" * 5000, 1, "999... is not known to this opgraft; write version: 1"),
     "later version": ("# later\nversion: 2\n", 2, "version 2 is not known to this opgraft; write version: 1"),
     "empty version": ("version:\n", 1, "version nothing is not known"),
     "version list": ("version: [1]\n", 1, "version a list or mapping is not known"),
@@ -581,9 +675,12 @@ BAD_FILES = {
     "packs number": ("packs:\n  - a\n  - 3\n", 3, "packs holds 3, which is not a name; quote it"),
     "packs no": ("packs:\n  - no\n", 2, "packs holds no, which is not a name; quote it"),
     "packs nested": ("packs:\n  - [a]\n", 2, "packs holds a list or mapping, which is not a name"),
+    "packs null": ("packs: [null]\n", 1, "packs holds null, which is not a name; quote it"),
+    "packs date": ("packs: [2020-01-01]\n", 1, "packs holds 2020-01-01, which is not a name; quote it"),
+    "packs star": ("packs: [a, '*']\n", 1, "packs is an order, in which '*' has no place; name each pack"),
     "packs twice": ("packs: [a,\n a]\n", 2, "packs names 'a' twice; keep one"),
     "disable text": ("disable: a\n", 1, "disable must be a list"),
-    "python object": ("packs: !!python/object:os.system [a]\n", 1, "packs must be a list"),
+    "python object": ("packs: !!python/object:os.system [a]\n", 1, "!!python/object:os.system is a tag"),
     "ops list": ("ops:\n  - Op\n", 2, "ops must be a mapping; write a line `domain::OpType: {...}`"),
     "operator number": ("ops:\n  7: {}\n", 2, "ops holds 7, which is not a name"),
     "operator empty": ("ops:\n  '': {}\n", 2, "ops holds nothing, which is not a name"),
@@ -595,7 +692,9 @@ BAD_FILES = {
     "rule with a key twice": ("ops:\n  Op:\n    deny: [a]\n    deny: [b]\n", 4, "'deny' is given twice"),
     "rule with a text": ("ops:\n  Op:\n    deny: '*'\n", 3, "deny in the rule of Op must be a list of pack names"),
     "rule with a number": ("ops:\n  Op:\n    deny:\n    - a\n    - 1\n", 5, "deny in the rule of Op holds 1"),
-    "mapping that holds itself": ("ops: &x\n  Op: *x\n", 2, "the rule of Op has no key 'Op'"),
+    "rule that prefers all": ("ops:\n  Op: {prefer: ['*']}\n", 2, "prefer in the rule of Op is an order, in which '*'"),
+    "rule with an endless name": ("ops:\n  ? " + "O" * 5000 + "\n  : 1\n", 3, "the rule of OOO"),
+    "mapping that holds itself": ("ops: &x\n  Op: *x\n", 2, "*x is an alias"),
 }
 
 
@@ -604,12 +703,14 @@ class TestRegistryFile:
     def test_a_bad_file_is_refused_with_line_and_cure(self, name: str, tmp_path: Path) -> None:
         text, line, message = BAD_FILES[name]
         path = tmp_path / "registry.yaml"
-        path.write_text(text)
+        path.write_bytes(text.encode())
         with pytest.raises(RegistryError) as caught:
             load_policy(path)
-        assert str(caught.value).startswith(f"{path}, line {line}: ")
-        assert message in str(caught.value)
-        assert ";" in str(caught.value)  # after it comes the cure
+        said = str(caught.value).removeprefix(f"{path}, line {line}: ")
+        assert said != str(caught.value)
+        assert message in said
+        assert ";" in said  # after it comes the cure
+        assert len(said) < 600
 
     @pytest.mark.parametrize(
         "text",
@@ -621,6 +722,10 @@ class TestRegistryFile:
             "packs:\ndisable:\nops:\n",
             "{version: 1, packs: [], ops: {}}",
             "\ufeffversion: 1\n",
+            "version: 1\r\npacks:\r\n",
+            "---\n",
+            "--- # nothing yet\n...\n",
+            "null",
         ],
     )
     def test_files_that_say_nothing(self, text: str, tmp_path: Path) -> None:
@@ -638,14 +743,57 @@ class TestRegistryFile:
         assert policy.rules[0][1].allow is None
         assert policy.rules[1][1].allow == ("a",)
 
+    @given(text=TEXTS)
+    def test_any_text_is_read_or_refused_with_line_and_cure(self, text: str) -> None:
+        try:
+            parse_policy(text, "file").order(["a"], "ai.onnx::Op")
+        except RegistryError as error:
+            assert re.fullmatch(r"file, line \d+: [^\n]+; [^\n]+", str(error))
+
     @pytest.mark.parametrize(
-        "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff")]
+        ("make", "problem"),
+        [
+            (lambda path: None, "No such file"),
+            (lambda path: path.mkdir(), "it is a folder, a pipe or a device"),
+            (os.mkfifo, "it is a folder, a pipe or a device"),
+            (lambda path: path.symlink_to("/dev/zero"), "it is a folder, a pipe or a device"),
+            (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+            (lambda path: path.write_text("#" * (MOST_BYTES + 1)), f"larger than a registry file may be, {MOST_BYTES}"),
+        ],
+        ids=["missing", "folder", "pipe", "device", "link to itself", "large"],
     )
-    def test_a_file_that_cannot_be_read(self, make: Callable[[Path], Any], tmp_path: Path) -> None:
+    def test_a_file_that_cannot_be_read(self, make: Callable[[Path], Any], problem: str, tmp_path: Path) -> None:
         path = tmp_path / "registry.yaml"
         make(path)
-        with pytest.raises(RegistryError, match=r"registry\.yaml: cannot be read .*check OPGRAFT_REGISTRY"):
+        with pytest.raises(RegistryError, match=rf"cannot be read \(.*{problem}.*\); check OPGRAFT_REGISTRY"):
             load_policy(path)
+
+    def test_a_file_as_large_as_may_be(self, tmp_path: Path) -> None:
+        path = tmp_path / "registry.yaml"
+        path.write_text("disable: [a]\n" + "#" * (MOST_BYTES - 13))
+        assert load_policy(path).disabled == ("a",)
+
+    @pytest.mark.parametrize(
+        "name", ["\udcff.yaml", "\ud800.yaml", "nul\0.yaml", "~\0/x.yaml", "a" * 5000, "two\nlines"]
+    )
+    def test_a_path_that_no_file_has(self, name: str) -> None:
+        with pytest.raises(RegistryError, match="cannot be read") as caught:
+            load_policy(name)
+        str(caught.value).encode()  # onnxruntime and terminals take no surrogates
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(("encoding", "line"), [("utf-16", 1), ("latin-1", 2)])
+    def test_a_file_of_another_encoding(self, encoding: str, line: int, tmp_path: Path) -> None:
+        path = tmp_path / "registry.yaml"
+        path.write_text("version: 1\npacks: [\xe9]\n", encoding=encoding)
+        with pytest.raises(RegistryError, match=rf"yaml, line {line}: this is not UTF-8; save the file as UTF-8"):
+            load_policy(path)
+
+    def test_a_name_of_any_letters(self, tmp_path: Path) -> None:
+        path = tmp_path / "r\xe9gistre.yaml"
+        path.write_text("packs: [\xe9t\xe9]\n", encoding="utf-8")
+        assert load_policy(path).packs == ("\xe9t\xe9",)
+        assert load_policy(path).source == str(path)
 
     @pytest.mark.parametrize(
         ("text", "line", "hint"),
@@ -691,14 +839,49 @@ class TestLoadRegistry:
         path.write_text("packs: [good]\n")
         assert load_registry(path).policy.packs == ("good",)
 
-    def test_a_file_that_changes_is_read_again(self, tmp_path: Path) -> None:
+    def test_a_file_that_changes_is_read_again_whatever_its_times_say(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.yaml"
-        path.write_text("packs: [good]\n")
-        assert load_registry(path).policy.disabled == ()
-        path.write_text("disable: [good]\n")
-        later = path.stat().st_mtime_ns + 1_000_000
-        os.utime(path, ns=(later, later))
-        assert load_registry(path).policy.disabled == ("good",)
+        for name in ("good", "none", "good"):
+            text = f"disable: [{name}]\n".replace("[none]", "[] #..")
+            path.write_text(text)
+            os.utime(path, ns=(1, 1))
+            assert load_registry(path).policy.disabled == (("good",) if name == "good" else ())
+        assert load_registry(path) is load_registry(str(path))
+
+    def test_empty_names_are_no_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, "")
+        assert load_registry("").policy.source == str(shipped_registry_path())
+
+    @pytest.mark.parametrize("by_environment", [False, True])
+    def test_a_tilde_is_the_home_folder(
+        self, by_environment: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "mine.yaml").write_text("disable: [good]\n")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        if by_environment:
+            monkeypatch.setenv(ENVIRONMENT_VARIABLE, "~/mine.yaml")
+        registry = load_registry(None if by_environment else "~/mine.yaml")
+        assert (registry.policy.source, registry.policy.disabled) == (str(tmp_path / "mine.yaml"), ("good",))
+        with pytest.raises(RegistryError, match=r"~nobody-of-this-name/mine\.yaml: cannot be read \(No such file"):
+            load_registry("~nobody-of-this-name/mine.yaml")
+
+    def test_a_path_through_a_link_and_up_again(self, tmp_path: Path) -> None:
+        (tmp_path / "deep" / "folder").mkdir(parents=True)
+        (tmp_path / "link").symlink_to(tmp_path / "deep" / "folder")
+        (tmp_path / "deep" / "mine.yaml").write_text("disable: [good]\n")
+        registry = load_registry(tmp_path / "link" / ".." / "mine.yaml")
+        assert (registry.policy.source, registry.policy.disabled) == (str(tmp_path / "deep" / "mine.yaml"), ("good",))
+
+    def test_a_relative_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        (folder / "mine.yaml").write_text("disable: [good]\n")
+        monkeypatch.chdir(folder)
+        assert load_registry("mine.yaml").policy.source == str(folder / "mine.yaml")
+        shutil.rmtree(folder)
+        with pytest.raises(RegistryError, match=r"mine\.yaml: cannot be read \(No such file or directory\)"):
+            load_registry("mine.yaml")
+        assert load_registry().policy.source == str(shipped_registry_path())
 
     def test_a_file_that_names_a_pack_which_is_not_installed(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.yaml"
@@ -711,6 +894,42 @@ class TestLoadRegistry:
         path = tmp_path / "mine.yaml"
         path.write_text("packs: [bad]\n")
         assert [pack.name for pack in load_registry(path).packs] == ["builtin", "good"]
+
+
+class TestPacksCommand:
+    def invoke(self, *arguments: str) -> Result:
+        result = CliRunner().invoke(main, ["packs", *arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    @pytest.mark.parametrize("text", ["packs: [", "disable: [*]", "- " * 5000, "packs: [nobody]"])
+    def test_a_bad_file_is_one_line_and_status_1(self, text: str, tmp_path: Path) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        result = self.invoke("--registry", str(path))
+        assert result.exit_code == 1
+        assert result.output.startswith(f"opgraft: {path}, line ")
+        assert len(result.output.splitlines()) == 1
+
+    def test_a_pipe_is_status_1(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert self.invoke("--registry", str(tmp_path / "pipe")).exit_code == 1
+
+    def test_an_empty_name_is_the_shipped_file(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+        assert f"registry: {shipped_registry_path()}" in self.invoke("--registry", "").output
+
+    def test_all_packs_may_be_disabled(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text("disable: ['*']")
+        result = self.invoke("--registry", str(path))
+        assert (result.exit_code, "disabled" in result.output, "asked" in result.output) == (0, True, False)
+
+    def test_names_and_errors_of_packs_are_shown_as_they_are(self, distributions: Distributions) -> None:
+        distributions.add("odd-dist", "[/odd]", "odd_module", "raise ValueError('[/x]\x1b[2J')")
+        output = self.invoke().output
+        assert "[/odd]" in output
+        assert "left out: ValueError: [/x]\\x1b[2J" in output
 
 
 @pytest.mark.parametrize("count", [1, 10, 100])

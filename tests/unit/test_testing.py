@@ -15,13 +15,15 @@ from onnx import TensorProto, helper
 
 from opgraft.errors import ContractError, ModelError, TranslationError
 from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX
-from opgraft.ops import FLOATS, Host, op
+from opgraft.ops import FLOATS, Handler, Host, op
 from opgraft.registry import Pack, Registry, parse_policy
 from opgraft.testing import (
+    Tally,
     assert_same,
     check_declined,
     check_model,
     check_node,
+    check_over,
     decisions_for,
     node_model,
     reference_outputs,
@@ -286,3 +288,99 @@ class TestAssertSame:
         assert_same(np.array([1.5], np.float32), expected, 1e-5)
         with pytest.raises(AssertionError, match="off by"):
             assert_same(np.array([1.25], np.float32), expected, 1e-5)
+
+
+class TestCheckOver:
+    """Random nodes: what is claimed is right, and what is declined has a reason."""
+
+    @staticmethod
+    def scaled(wrong: Any = None) -> Handler:
+        @op("own::Scaled", dtypes=FLOATS)
+        def scaled(X, Y=None, *, alpha=1.0):  # type: ignore[no-untyped-def]
+            if wrong is not None:
+                wrong(X)
+            return X * mx.array(alpha, X.dtype) if Y is None else X + Y
+
+        return scaled
+
+    @staticmethod
+    def reference(X: Any, Y: Any = None, alpha: float = 1.0) -> Any:
+        return X * np.asarray(alpha, X.dtype) if Y is None else X + Y
+
+    def check(self, handler: Handler, **rest: Any) -> Tally:
+        rest.setdefault("attributes", {"alpha": [..., 0.5, 2.0]})
+        return check_over(handler, "... N", "... N?", reference=self.reference, **rest)
+
+    def test_a_right_handler(self) -> None:
+        seen: list[Any] = []
+        tally = self.check(self.scaled(seen.append), examples=60)
+        assert tally.compared == 60
+        assert {len(each.shape) for each in seen} >= {1, 2, 3}
+        assert {each.dtype for each in seen} == {mx.float16, mx.float32, mx.float64}
+        assert any(each.size == 0 for each in seen)
+
+    def test_a_handler_that_is_wrong_for_some_shapes(self) -> None:
+        @op("own::Flat", dtypes={"float32"})
+        def flat(X):  # type: ignore[no-untyped-def]
+            return X * 2 if X.ndim < 3 else X
+
+        with pytest.raises(AssertionError, match="off by"):
+            check_over(flat, "... N", reference=lambda X: X * 2)
+
+    def test_a_claim_that_outruns_its_translation(self) -> None:
+        def needs_two(X: Any) -> None:
+            if X.ndim > 2:
+                raise NotImplementedError("only matrices")
+
+        with pytest.raises(AssertionError, match=r"own::Scaled is claimed, and cannot be translated.*only matrices"):
+            self.check(self.scaled(needs_two))
+
+    def test_what_is_declined_counts(self) -> None:
+        handler = self.scaled()
+        handler.condition(lambda node: node.require(len(node.shape(0) or ()) < 3, "only matrices"))
+        tally = self.check(handler)
+        assert 0 < tally.declined < 100
+        assert tally.compared + tally.declined == 100
+
+    def test_nothing_compared_is_no_success(self) -> None:
+        handler = self.scaled()
+        handler.condition(lambda node: node.require(False, "never"))
+        with pytest.raises(AssertionError, match=r"of 100 nodes none was compared"):
+            self.check(handler)
+        with pytest.raises(AssertionError, match=r"none was compared.*refused=100"):
+            check_over(
+                self.scaled(), "N", output_types=["float32"], dtypes={"float32"}
+            )  # ONNX Runtime's CPU provider has no such operator
+
+    def test_by_name_with_the_cpu_as_the_reference(self) -> None:
+        tally = check_over("MatMul", "... N K", "... K M", dtypes={"float32", "int32"}, sizes=(1, 4), examples=40)
+        assert tally.compared == 40
+        indices = {"x0": ["float32", "bool"], "x1": ["int64"]}
+        check_over("Gather", "3 ...", "M", dtypes=indices, values=(-3, 2), attributes={"axis": [..., 0]}, examples=40)
+
+    @pytest.mark.parametrize("text", ["N, M", "....", "-1", "N D??"])
+    def test_texts_that_are_no_shape(self, text: str) -> None:
+        with pytest.raises(ValueError, match="is no shape"):
+            check_over("Relu", text)
+
+
+class TestHandlersAlone:
+    """A handler is tested without its pack being installed."""
+
+    def test_an_opset_that_it_covers(self) -> None:
+        @op("Relu", since=6, until=12)
+        def old(X):  # type: ignore[no-untyped-def]
+            return mx.maximum(X, 0)
+
+        check_node(old, np.array([-1, 2], np.float32))
+        check_declined(old, np.array([-1, 2], np.float32), opset=14, because="has no handler")
+
+    def test_a_function_as_reference(self) -> None:
+        @op("own::Double")
+        def double(X):  # type: ignore[no-untyped-def]
+            return X * 2
+
+        x = np.array([1, 2], np.float32)
+        check_node(double, x, reference=lambda X: 2 * X, output_types=["float32"])
+        with pytest.raises(AssertionError, match="off by"):
+            check_node(double, x, reference=lambda X: 3 * X, output_types=["float32"])

@@ -10,14 +10,13 @@ from typing import Any, Final, TypeAlias
 import onnx
 
 from opgraft.engine.lanes import lane
-from opgraft.engine.results import as_held
 from opgraft.engine.verify import stand_ins, translated
 from opgraft.errors import ContractError
 from opgraft.graph import Dim, Graph, Node, Shape, Value
 from opgraft.graph.element_types import HELD
 from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops import Handler, Output
-from opgraft.ops.arrays import element_type
+from opgraft.ops.arrays import as_held, element_type
 from opgraft.ops.handler import Place
 from opgraft.ops.schema import Schema, keywords_taken
 from opgraft.registry import Candidate, Definition, set_versions

@@ -12,13 +12,14 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.engine.lanes import lane
-from opgraft.engine.results import as_held, outputs_of, unchanging
-from opgraft.errors import ModelError, TranslationError
+from opgraft.engine.results import outputs_of
+from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
-from opgraft.ops.arrays import device_from_storage, element_type, to_device, to_host
+from opgraft.ops.arrays import as_held, device_from_storage, element_type, to_device, to_host, unchanging
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
+from opgraft.ops.tensors import Tensors
 from opgraft.plan import ABSENT, Plan, Step
 from opgraft.registry import Candidate, Claimer
 
@@ -75,9 +76,10 @@ class Check:
 class Frame:
     """The values of one run, by slot: on the device, on the host, or on both.
 
-    bfloat16, which NumPy lacks, is held on the device alone. An `eager` frame has each step computed at once, so that
-    what fails is found where it fails. What a translator reads is a handle of its own, and host arrays are read-only:
-    `X += 1` in one translator changes nothing for the others.
+    bfloat16, which NumPy lacks, is held on the device alone. A sequence has its place on the host, wherever its tensors
+    are, and is read as it is. An `eager` frame has each step computed at once, so that what fails is found where it
+    fails. What a translator reads is a handle of its own, and host arrays are read-only: `X += 1` in one translator
+    changes nothing for the others.
     """
 
     device: list[Any]
@@ -88,9 +90,10 @@ class Frame:
     def on_device(self, slot: int) -> Any:
         value = self.device[slot]
         if value is None:
-            if self.host[slot] is None:
-                return None
-            value = self.device[slot] = to_device(self.host[slot])
+            on_host = self.host[slot]
+            if on_host is None or isinstance(on_host, Tensors):
+                return on_host
+            value = self.device[slot] = to_device(on_host)
         return mx.array(value)
 
     def on_host(self, slot: int) -> Any:
@@ -120,10 +123,17 @@ class Frame:
         """Keep a value.
 
         Raises:
-            TypeError: it is no array, or one of an element type that MLX lacks.
+            TypeError: it is neither an array nor a sequence, or of an element type that MLX lacks.
         """
-        held = as_held(value)
+        held = value if isinstance(value, Tensors) else as_held(value)
         (self.device if isinstance(held, mx.array) else self.host)[slot] = held
+
+    def lazy(self, slot: int) -> Sequence[mx.array]:
+        """The arrays of a value that MLX may have yet to compute, for the caller to have them computed."""
+        on_device, on_host = self.device[slot], self.host[slot]
+        if on_device is not None:
+            return (on_device,)
+        return on_host.take_lazy() if isinstance(on_host, Tensors) else ()
 
     def drop(self, slot: int) -> None:
         self.device[slot] = None
@@ -256,7 +266,11 @@ class Program:
 
     def _result(self, frame: Frame, slot: int) -> Any:
         value = frame.device[slot]
-        return frame.host[slot] if value is None else value
+        if value is None:
+            value = frame.host[slot]
+        if isinstance(value, Tensors):
+            raise ContractError(f"output {self.plan.values[slot].name!r} is {value!r}; only tensors leave a subgraph")
+        return value
 
     def execute(self, frame: Frame) -> None:
         """Run every step over a frame whose inputs and captures are in place; results are left in the frame."""
@@ -264,8 +278,7 @@ class Program:
             try:
                 self._step(bound, frame)
                 if frame.eager:
-                    made = [frame.device[slot] for slot in bound.step.outputs if slot != ABSENT]
-                    mx.eval([value for value in made if value is not None])
+                    mx.eval([frame.lazy(slot) for slot in bound.step.outputs if slot != ABSENT])
                 if frame.checks and (frame.eager or len(frame.checks) > MOST_CHECKS):
                     frame.settle()
             except (TranslationError, KeyboardInterrupt):
@@ -303,7 +316,7 @@ class Program:
         """True where a step runs in NumPy: it can, all it reads is on the host, and either somebody needs its result
         there or it continues arithmetic that began there (on shapes)."""
         slots = [slot for slot in bound.step.inputs if slot != ABSENT]
-        if not slots or any(frame.host[slot] is None for slot in slots):
+        if not slots or not all(isinstance(frame.host[slot], np.ndarray) for slot in slots):
             return False
         size: int = sum(frame.host[slot].size for slot in slots)
         if bound.wanted_on_host:
@@ -376,7 +389,7 @@ class Program:
             return found
         if isinstance(error, TranslationError):
             return error
-        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {type(error).__name__}: {error}")
+        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {text_of(error)}")
 
     def _failure(self, bound: _Bound, frame: Frame, error: BaseException) -> TranslationError:
         node = bound.step.node
@@ -384,7 +397,7 @@ class Program:
         shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
         return TranslationError(
             f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack {pack!r}: "
-            f"{type(error).__name__}: {error}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
+            f"{text_of(error)}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
             f'this handler off in registry.yaml:  ops: {{"{node.operator}": {{deny: ["{pack}"]}}}}'
         )
 
@@ -449,4 +462,6 @@ def _as_declared(result: Any, value: Value) -> Any:
 
 def _described(frame: Frame, slot: int) -> str:
     value = None if slot == ABSENT else frame.anywhere(slot)
+    if isinstance(value, Tensors):
+        return repr(value)
     return "absent" if value is None else f"{element_type(value)}{list(value.shape)}"

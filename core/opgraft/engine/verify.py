@@ -8,12 +8,14 @@ from typing import Any
 import mlx.core as mx
 
 from opgraft.engine.lanes import lane
-from opgraft.engine.results import as_held, outputs_of
+from opgraft.engine.results import outputs_of
+from opgraft.errors import text_of
 from opgraft.graph import Node, Shape, Value
 from opgraft.graph.element_types import HELD_AS
-from opgraft.ops.arrays import HELD_TYPE, element_type, host_from_storage
+from opgraft.ops.arrays import HELD_TYPE, as_held, element_type, host_from_storage
 from opgraft.ops.context import Context
 from opgraft.ops.handler import Place
+from opgraft.ops.tensors import Tensors
 from opgraft.registry import Candidate, Claim, Reason, Registry
 
 STAND_IN_SIZES = (4, 1, 16, 224)
@@ -48,10 +50,10 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
 
     MLX is lazy: the translator runs and builds its arrays, and nothing is computed. Where all sizes are known, element
     types and shapes must be what ORT inferred; with unknown sizes, element types and ranks. A node is not tried where
-    it has bodies (their nodes are tried one by one), where an input has no known type or rank, or where it needs the
-    elements of an input that only a run will bring. Sizes that do not fit (a ValueError) are no problem where other
-    sizes may come, nor in a body, which may be kept from running for just that reason. But an error that says the same
-    at every size is not about sizes.
+    it has bodies (their nodes are tried one by one), where an input has no known type or rank or is a sequence, or
+    where it needs the elements of an input that only a run will bring. Sizes that do not fit (a ValueError) are no
+    problem where other sizes may come, nor in a body, which may be kept from running for just that reason. But an error
+    that says the same at every size is not about sizes.
     """
     if node.bodies or not node.needed_outputs:
         return None
@@ -65,12 +67,12 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
                     return None
                 outputs = translated(node, candidate, inputs, device)
                 mismatch = next(_mismatches(node, outputs, exact), None)
-                return None if mismatch is None else Reason(candidate.pack, mismatch)
+                return None if mismatch is None else Reason(candidate.pack, mismatch, fault=True)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a pack raises is its claim's problem
-            text = f"its translation failed on stand-in inputs: {type(error).__name__}: {error}"
-            failures[text] = Reason(candidate.culprit(error), text)
+            text = f"its translation failed on stand-in inputs: {text_of(error)}"
+            failures[text] = Reason(candidate.culprit(error), text, fault=True)
             if not isinstance(error, _OF_SIZES):
                 return failures[text]
     if node.graph.parent is not None or (not exact and len(failures) > 1):
@@ -117,6 +119,11 @@ def translated(node: Node, candidate: Candidate, inputs: list[Any], device: str)
 def _mismatches(node: Node, outputs: Sequence[Any], exact: bool) -> Iterator[str]:
     for index, value in enumerate(node.outputs):
         if value is None:
+            continue
+        kind = "sequence" if isinstance(outputs[index], Tensors) else "tensor"
+        if not value.may_be(kind):
+            yield f"its translation gives a {kind} for output {value.name!r}, and the model says a {value.kind}"
+        if kind == "sequence":
             continue
         output = as_held(outputs[index])
         found, shape = element_type(output), tuple(output.shape)

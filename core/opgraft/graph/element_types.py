@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -73,3 +74,26 @@ HELD: Final = ANY | NARROW
 
 HELD_AS: Final[dict[str, str]] = {name: str(STORAGE[name]) if name in NARROW else name for name in sorted(HELD)}
 """The element type, one of MLX's, that holds each."""
+
+_NAMED_SETS: Final = {
+    "any": ANY,
+    "numbers, bool": NUMBERS | BOOL,
+    "numbers": NUMBERS,
+    "floats, complex64": FLOATS | COMPLEX,
+    "floats": FLOATS,
+    "integers, bool": INTEGERS | BOOL,
+    "integers": INTEGERS,
+    "signed integers": SIGNED,
+    "unsigned integers": UNSIGNED,
+    "bool": BOOL,
+}
+
+
+def described(dtypes: Collection[str]) -> str:
+    """A set of element types in few words."""
+    wide = set(dtypes) - NARROW
+    names = [next((name for name, types in _NAMED_SETS.items() if types == wide), ", ".join(sorted(wide)))]
+    for name, types in (("8-bit floats", FLOAT8), ("types below a byte", PACKED)):
+        found = types & set(dtypes)
+        names += [name] if found == types else sorted(found)
+    return ", ".join(name for name in names if name)

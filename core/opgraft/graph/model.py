@@ -45,12 +45,17 @@ def normalized_domain(domain: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named value. `dtype` is None where it is unknown or the value is no tensor (`kind` then says what it is)."""
+    """A named value. `dtype` is None where it is unknown or the value is no tensor (`kind` then says what it is). A
+    value of which nothing is known counts as a tensor."""
 
     name: str
     dtype: str | None = None
     shape: Shape | None = None
     kind: str = "tensor"
+
+    def may_be(self, kind: str) -> bool:
+        """True for a value of that kind, and for one of which nothing is known."""
+        return self.kind == kind or (self.kind == "tensor" and self.dtype is None and self.shape is None)
 
     @property
     def rank(self) -> int | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnx.numpy_helper
 from google.protobuf.message import Error as ProtobufError
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
@@ -61,7 +63,8 @@ Infer: TypeAlias = Callable[[Node], Sequence[Value]]
 def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infer | None = None) -> Graph:
     """The graph of a model, with the types and shapes that ONNX's own inference finds.
 
-    Constant nodes become initializers, as they do in ONNX Runtime.
+    Constant nodes become initializers, and calls of the model's own functions the functions' nodes, as they do in ONNX
+    Runtime.
 
     Args:
         model: the model.
@@ -71,6 +74,9 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infe
     Raises:
         ModelError: its nodes form a cycle.
     """
+    if model.functions:
+        with suppress(ProtobufError, ValueError, RuntimeError):
+            model = onnx.inliner.inline_local_functions(_with_default_attributes(model))
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
     while True:
@@ -111,6 +117,28 @@ def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
 
 def _lacks(value: Value) -> bool:
     return value.kind == "tensor" and (value.dtype is None or value.shape is None)
+
+
+def _with_default_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which each call of a function gives every attribute that the function has a default of: the inliner
+    knows only those that are given."""
+    completed = onnx.ModelProto()
+    completed.CopyFrom(model)
+    defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in completed.functions}
+
+    def complete(nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            given = {attribute.name for attribute in node.attribute}
+            missing = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend([each for each in missing if each.name not in given])
+            for attribute in node.attribute:
+                for body in (attribute.g, *attribute.graphs):
+                    complete(body.node)
+
+    complete(completed.graph.node)
+    for function in completed.functions:
+        complete(function.node)
+    return completed
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from opgraft.errors import OpgraftError, OptionError, RegistryError
+from opgraft.errors import OpgraftError, OptionError, RegistryError, text_of
 from opgraft.host._ep import ffi, lib
 from opgraft.host.logger import Logger
 
@@ -57,10 +57,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     C side says so."""
     if kind is KeyboardInterrupt:
         lib.interrupt_again()
-    try:
-        code, message = _described(name, kind, error)
-    except BaseException:  # an error whose own text raises; no status at all would mean success
-        code, message = _FAIL, f"opgraft: internal error in {name}: {kind.__name__}, which cannot say more"
+    code, message = _described(name, error)
     logger = Logger.default
     if os.environ.get("OPGRAFT_DEBUG") == "1" and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))
@@ -71,11 +68,10 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     return lib.ort_CreateStatus(code, message.encode("utf-8", "replace").replace(b"\0", b"\\0"))
 
 
-def _described(name: str, kind: type[BaseException], error: BaseException) -> tuple[int, str]:
+def _described(name: str, error: BaseException) -> tuple[int, str]:
     if isinstance(error, OpgraftError):
         code = _INVALID_ARGUMENT if isinstance(error, OptionError | RegistryError) else _FAIL
         return code, f"opgraft: {error}"
     if isinstance(error, KeyboardInterrupt):
         return _FAIL, f"opgraft: interrupted in {name} (KeyboardInterrupt)"
-    text = f"{kind.__name__}: {error}" if str(error) else kind.__name__
-    return _FAIL, f"opgraft: internal error in {name}: {text} (set OPGRAFT_DEBUG=1 for the traceback)"
+    return _FAIL, f"opgraft: internal error in {name}: {text_of(error)} (set OPGRAFT_DEBUG=1 for the traceback)"

@@ -28,6 +28,7 @@ from opgraft.ops.context import Body, Context
 from opgraft.ops.handler import Anywhere, Handler, Host, op
 from opgraft.ops.hookspecs import hookimpl
 from opgraft.ops.schema import Output
+from opgraft.ops.tensors import Tensors
 
 __all__ = [
     "ANY",
@@ -50,6 +51,7 @@ __all__ = [
     "Host",
     "Node",
     "Output",
+    "Tensors",
     "Value",
     "hookimpl",
     "op",

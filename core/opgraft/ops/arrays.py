@@ -51,6 +51,34 @@ def host_from_storage(array: np.ndarray[Any, Any], dtype: str | None) -> np.ndar
     return array
 
 
+def as_held(value: Any) -> Any:
+    """An output as it is held: an MLX array, or a read-only NumPy array of a type that MLX has too.
+
+    Raises:
+        TypeError: it is neither, nor something that NumPy makes one of.
+    """
+    if isinstance(value, mx.array):
+        return value
+    array = np.asarray(value)
+    if array.dtype not in HOST_TYPES:
+        raise TypeError(f"{described(value)} is not an array that MLX can hold")
+    return unchanging(array)
+
+
+def unchanging(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A view of an array through which nobody can write: what one translator reads, others read too."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def described(value: Any) -> str:
+    """What `value` is, for a message."""
+    if isinstance(value, np.ndarray | mx.array):
+        return f"an array of {value.dtype}"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
 def element_type(value: Any) -> str:
     """ONNX's name for the element type of an MLX or NumPy array."""
     return TYPE_NAME[value.dtype] if isinstance(value, mx.array) else str(value.dtype.name)

@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Body(Protocol):
     """A control-flow body, ready to run: takes its formal inputs in order and returns its outputs in order.
 
-    Inputs and outputs are MLX arrays, or NumPy arrays where a value is known on the host. Values captured from the
-    enclosing graph are bound already.
+    Inputs and outputs are MLX arrays, NumPy arrays where a value is known on the host, or sequences (`Tensors`). Values
+    captured from the enclosing graph are bound already.
     """
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...

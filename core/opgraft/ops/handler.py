@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
 from opgraft.ops.schema import Outputs, Schema, check_inference, kinds_of, outputs_of_declaration
+from opgraft.ops.tensors import Tensors
 
 
 class Place(Enum):
@@ -47,6 +49,7 @@ class Input:
     place: Place
     dtypes: frozenset[str]
     variadic: bool = False
+    kinds: frozenset[str] = frozenset({"tensor"})
 
 
 class Signature:
@@ -59,7 +62,11 @@ class Signature:
         self.takes_context = bool(parameters) and parameters[0].name == "ctx"
         if self.takes_context:
             del parameters[0]
-        places = _places(function, [parameter.name for parameter in parameters])
+        hints = _hints(function)
+        names = [parameter.name for parameter in parameters]
+        places = _places(hints, names)
+        kinds = {name: _kinds(hints.get(name, Any)) for name in names}
+        self.gives_sequences = _names_tensors(hints.get("return"))
         default, by_name = _dtypes_of(function, dtypes)
         self.narrow = NARROW & default.union(*by_name.values())
         inputs: list[Input] = []
@@ -70,8 +77,10 @@ class Signature:
             if name == "ctx":
                 raise ContractError(f"{_name(function)}: ctx must be the first parameter")
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                if name in places:
-                    raise ContractError(f"{_name(function)}: {name} is an attribute; Host and Anywhere mark inputs")
+                if name in places or "sequence" in kinds[name]:
+                    raise ContractError(
+                        f"{_name(function)}: {name} is an attribute; Host and Anywhere mark inputs, and so does Tensors"
+                    )
                 self.attributes[name] = parameter.default
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self.extra_attributes = True
@@ -79,7 +88,7 @@ class Signature:
                 variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
                 required = parameter.default is _REQUIRED and not variadic
                 taken = by_name.get(name, default)
-                inputs.append(Input(name, required, places.get(name, Place.DEVICE), taken, variadic))
+                inputs.append(Input(name, required, places.get(name, Place.DEVICE), taken, variadic, kinds[name]))
         unknown = set(dtypes) - {each.name for each in inputs} if isinstance(dtypes, Mapping) else set()
         if unknown:
             raise ContractError(f"{_name(function)}: dtypes= names no input of the function: {sorted(unknown)}")
@@ -103,13 +112,16 @@ class Signature:
             parameter = self.input(index)
             if parameter is None or value is None:
                 continue
-            if value.kind != "tensor":
-                yield f"input {parameter.name} is a {value.kind}; only tensors are supported"
+            if not any(map(value.may_be, parameter.kinds)):
+                taken = " and ".join(f"{kind}s" for kind in sorted(parameter.kinds))
+                yield f"input {parameter.name} is a {value.kind}; only {taken} are supported"
             elif value.dtype is not None and value.dtype not in parameter.dtypes:
                 yield f"element type {value.dtype} of input {parameter.name} is not supported"
         for value in node.outputs:
             if value is not None and value.dtype in NARROW and value.dtype not in self.narrow:
                 yield f"element type {value.dtype} of output {value.name!r} is not supported"
+            if value is not None and value.kind == "sequence" and not self.gives_sequences:
+                yield f"output {value.name!r} is a sequence; only tensors are supported"
 
     def form_declines(self, node: Node) -> Iterator[str]:
         """Each way in which its inputs and attributes are not those of this signature."""
@@ -323,9 +335,10 @@ def op(
 
     The function's signature is the operator's: positional parameters are the inputs in ONNX order under ONNX's names
     (a default of None makes one optional, `*name` is variadic, the annotation `Host` asks for its elements as a NumPy
-    array); keyword-only parameters are the attributes with ONNX's defaults (none: required). A first parameter named
-    `ctx` receives the `Context`. It returns the output, or a tuple of outputs in ONNX order; more outputs than the node
-    has may be returned, since what nobody uses is never computed.
+    array, `Tensors` takes a sequence); keyword-only parameters are the attributes with ONNX's defaults (none:
+    required). A first parameter named `ctx` receives the `Context`. It returns the output, or a tuple of outputs in
+    ONNX order; more outputs than the node has may be returned, since what nobody uses is never computed. Where it gives
+    sequences, the annotation of what it returns names `Tensors`.
 
     Args:
         name: the op type, or `domain::OpType` outside ai.onnx.
@@ -342,7 +355,18 @@ def op(
     return decorate
 
 
-def _places(function: Callable[..., Any], names: Collection[str]) -> dict[str, Place]:
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a translator, by parameter, and that of what it returns."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise ContractError(
+            f"{_name(function)}: its annotations cannot be read ({error}); what they name must be imported when the "
+            "module runs, not under TYPE_CHECKING, and at its top level"
+        ) from error
+
+
+def _places(hints: Mapping[str, Any], names: Collection[str]) -> dict[str, Place]:
     """The marked parameters of a translator, whether or not `| None` stands beside the mark."""
 
     def mark(hint: Any) -> Place | None:
@@ -350,15 +374,18 @@ def _places(function: Callable[..., Any], names: Collection[str]) -> dict[str, P
         inner = (mark(each) for each in get_args(hint))
         return next((each for each in (*own, *inner) if each is not None), None)
 
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, AttributeError, TypeError, SyntaxError) as error:
-        raise ContractError(
-            f"{_name(function)}: its annotations cannot be read ({error}); what they name must be imported when the "
-            "module runs, not under TYPE_CHECKING, and at its top level"
-        ) from error
     found = {name: mark(hints[name]) for name in names if name in hints}
     return {name: place for name, place in found.items() if place is not None}
+
+
+def _kinds(hint: Any) -> frozenset[str]:
+    """The kinds of value that an input's annotation allows: `Tensors` is a sequence, anything else a tensor."""
+    either = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return frozenset("sequence" if each is Tensors else "tensor" for each in either if each is not NoneType)
+
+
+def _names_tensors(hint: Any) -> bool:
+    return hint is Tensors or any(map(_names_tensors, get_args(hint)))
 
 
 def _dtypes_of(

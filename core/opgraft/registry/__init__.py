@@ -9,33 +9,31 @@ from pathlib import Path
 from opgraft.registry.definitions import UNKNOWN_VERSION, Definition, Parameter, Undefined, set_versions
 from opgraft.registry.dispatch import Candidate, Claim, Claimer, Reason, Registry
 from opgraft.registry.packs import GROUP, OpPlugin, Pack, installed_packs, plugins_of
-from opgraft.registry.policy import OpRule, Policy, load_policy, parse_policy
+from opgraft.registry.policy import OpRule, Policy, load_policy, parse_policy, registry_text
 from opgraft.registry.shipped import shipped_registry_path
 
 ENVIRONMENT_VARIABLE = "OPGRAFT_REGISTRY"
 
+PACKS_VARIABLE = "OPGRAFT_PACKS"
+"""Names, with commas between, of packs that their user turns on: a pack that does nothing unasked looks here."""
+
 
 def load_registry(path: str | Path | None = None) -> Registry:
-    """The registry that a session uses.
+    """The registry that a session uses. The file is read each time; what it says is worked out once.
 
     Args:
-        path: a registry.yaml. Default: the one named by the environment variable OPGRAFT_REGISTRY, else the one that
-            opgraft ships.
+        path: a registry.yaml. Where it is None or empty: the one named by the environment variable OPGRAFT_REGISTRY;
+            where that is empty too, the one that opgraft ships.
 
     Raises:
         RegistryError: the file cannot be used.
     """
-    chosen = Path(path or os.environ.get(ENVIRONMENT_VARIABLE) or shipped_registry_path()).resolve()
-    try:
-        changed = chosen.stat().st_mtime_ns
-    except OSError:
-        changed = 0  # load_policy says what is wrong
-    return _load(chosen, changed)
+    return _load(*registry_text(path or os.environ.get(ENVIRONMENT_VARIABLE) or shipped_registry_path()))
 
 
 @lru_cache(maxsize=16)
-def _load(path: Path, _changed: int) -> Registry:
-    policy = load_policy(path)
+def _load(text: str, source: str) -> Registry:
+    policy = parse_policy(text, source)
     packs = installed_packs()
     policy.check_packs([pack.name for pack in packs])
     return Registry([pack for pack in packs if not pack.error], policy)

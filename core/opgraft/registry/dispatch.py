@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from opgraft.errors import text_of
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
 from opgraft.registry.definitions import definitions_of
@@ -17,10 +19,11 @@ from opgraft.registry.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words."""
+    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words, or its fault."""
 
     pack: str | None
     text: str
+    fault: bool = False
 
     def __str__(self) -> str:
         return self.text if self.pack is None else f"{self.text} [{self.pack}]"
@@ -76,12 +79,24 @@ class Candidate:
         return Place.DEVICE if parameter is None else parameter.place
 
 
+SLOW_SECONDS = 0.05
+"""A claim that takes longer is named in the report: a session asks for one for each node."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """What the handlers say of one node: who takes it, or the reasons why nobody does."""
+    """What the handlers say of one node: who takes it, or the reasons why nobody does.
+
+    Attributes:
+        candidate, reasons: one of them.
+        faults: of packs that failed to take it, whether or not another does.
+        slow: the packs that took long to decide, with the seconds.
+    """
 
     candidate: Candidate | None
     reasons: tuple[Reason, ...] = ()
+    faults: tuple[Reason, ...] = ()
+    slow: tuple[tuple[str, float], ...] = ()
 
 
 class Claimer(Protocol):
@@ -140,24 +155,20 @@ class Registry:
         """
         candidates = self.candidates(node.operator)
         reasons: list[Reason] = []
+        slow: list[tuple[str, float]] = []
         for candidate in candidates:
             if not candidate.covers(node.since_version):
                 continue
-            try:
-                if candidate.claim(node=node):
-                    problem = problem_with(node, candidate) if problem_with else None
-                    if problem is None:
-                        return Claim(candidate)
-                    reasons.append(problem)
-                else:
-                    texts = [text for text in candidate.decline_reason(node=node) if text]
-                    reasons += [Reason(candidate.pack, text) for text in texts or ["declined without a reason"]]
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
-                reasons.append(Reason(candidate.culprit(error), f"its claim failed: {type(error).__name__}: {error}"))
+            started = time.perf_counter()
+            refusals = _refusals(candidate, node, problem_with)
+            seconds = time.perf_counter() - started
+            if seconds > SLOW_SECONDS:
+                slow.append((candidate.pack, seconds))
+            if not refusals:
+                return Claim(candidate, (), _faults(reasons), tuple(slow))
+            reasons += refusals
         if reasons:
-            return Claim(None, tuple(reasons))
+            return Claim(None, tuple(reasons), _faults(reasons), tuple(slow))
         return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
 
     def nobody(self, operator: str) -> tuple[Reason, ...]:
@@ -184,7 +195,7 @@ class Registry:
                 continue
             if all(plugin != other for _, other in asked):  # a plugin's patterns may overlap
                 asked.append((pack, plugin))
-        wrappers = [(pack, plugin) for pack, plugin in asked if _only_wraps(plugin)]
+        wrappers = [(pack, plugin) for pack, plugin in asked if only_wraps(plugin)]
         return tuple(
             Candidate.of(pack, plugin, wrappers)
             for pack, plugin in asked
@@ -200,13 +211,33 @@ class Registry:
         return definition is None or definition.pack != pack
 
 
+def _refusals(
+    candidate: Candidate, node: Node, problem_with: Callable[[Node, Candidate], Reason | None] | None
+) -> list[Reason]:
+    """Why one handler does not take a node, or cannot; nothing where it does."""
+    try:
+        if candidate.claim(node=node):
+            problem = problem_with(node, candidate) if problem_with else None
+            return [] if problem is None else [problem]
+        texts = [text for text in candidate.decline_reason(node=node) if text]
+        return [Reason(candidate.pack, text) for text in texts or ["declined without a reason"]]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
+        return [Reason(candidate.culprit(error), f"its claim failed: {text_of(error)}", fault=True)]
+
+
+def _faults(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    return tuple(reason for reason in reasons if reason.fault) if reasons else ()
+
+
 def _package(plugin: OpPlugin) -> str:
     """The top-level Python package that a plugin's code is in."""
-    module = plugin.function.__module__ if isinstance(plugin, Handler) else type(plugin).__module__
-    return module.partition(".")[0]
+    code: Any = plugin.function if isinstance(plugin, Handler) else type(plugin)
+    return str(getattr(code, "__module__", "")).partition(".")[0]
 
 
-def _only_wraps(plugin: OpPlugin) -> bool:
+def only_wraps(plugin: OpPlugin) -> bool:
     """True for a plugin all of whose hooks wrap those of others."""
     if isinstance(plugin, Handler):
         return False

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 from typing import Any, Protocol, TypeGuard
 
 import pluggy
 
-from opgraft.errors import ContractError
+from opgraft.errors import ContractError, text_of
 from opgraft.graph import normalized_domain
 from opgraft.ops import Handler
 from opgraft.ops.hookspecs import PROJECT, HandlerHooks
@@ -50,42 +51,56 @@ class Pack:
 @lru_cache(maxsize=1)
 def installed_packs() -> tuple[Pack, ...]:
     """Every installed pack, in the order of their names; those that failed to load carry the reason."""
-    by_name: dict[str, dict[tuple[str, str], EntryPoint]] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, _distribution(entry), entry.value)):
-        by_name.setdefault(entry.name, {}).setdefault((_distribution(entry), entry.value), entry)
-    packs = tuple(_only_pack(list(found.values())) for found in by_name.values())
+    by_name: dict[str, list[Pack]] = {}
+    for pack in sorted(_declared_packs(), key=lambda pack: (pack.name, pack.distribution, pack.module)):
+        by_name.setdefault(pack.name, []).append(pack)
+    packs = tuple(_only_pack(found) for found in by_name.values())
     for pack in packs:
         if pack.error:
             _log.warning("op pack %s is left out: %s", pack.name, pack.error)
     return packs
 
 
-def _only_pack(entries: Sequence[EntryPoint]) -> Pack:
-    """The pack of one name, which must be the name of one entry point only."""
-    if len(entries) == 1:
-        return load_pack(entries[0])
-    name = entries[0].name
-    sources = " and ".join(f"{_distribution(entry)} ({entry.value})" for entry in entries)
+def _declared_packs() -> Iterator[Pack]:
+    """The packs that distributions declare, yet to be loaded. Of a distribution that lies on the path more than once,
+    the first counts, as it does when it is imported."""
+    seen: set[str] = set()
+    for distribution in distributions():
+        try:
+            entries = distribution.entry_points.select(group=GROUP)
+            if not entries:
+                continue
+            name, version = distribution.name or "", distribution.version or ""
+        except Exception as error:  # damaged, and most likely no pack at all
+            place = distribution.locate_file("")
+            _log.warning("a distribution in %s cannot be read, nor any op pack in it: %s", place, text_of(error))
+            continue
+        normalized_name = re.sub(r"[-_.]+", "-", name).lower()
+        if normalized_name not in seen:
+            seen.add(normalized_name)
+            yield from dict.fromkeys(Pack(entry.name, name, version, entry.value) for entry in entries)
+
+
+def _only_pack(declared: Sequence[Pack]) -> Pack:
+    """The pack of one name, loaded, which must be declared once only."""
+    if len(declared) == 1:
+        return load_pack(declared[0])
+    name = declared[0].name
+    sources = " and ".join(f"{pack.distribution} ({pack.module})" for pack in declared)
     return Pack(name, error=f"more than one distribution names a pack {name!r}: {sources}; uninstall all but one")
 
 
-def load_pack(entry: EntryPoint) -> Pack:
-    """Load one entry point; whatever goes wrong inside the pack ends up in `Pack.error`."""
-    distribution = _distribution(entry)
-    version = entry.dist.version if entry.dist else ""
+def load_pack(declared: Pack) -> Pack:
+    """Load a pack; whatever goes wrong inside it ends up in `Pack.error`."""
     try:
-        plugins = tuple(plugins_of(entry.load()))
+        plugins = tuple(plugins_of(EntryPoint(declared.name, declared.module, GROUP).load()))
         if not plugins:
-            raise ContractError(f"{entry.value} holds no op handler; decorate one with @opgraft.ops.op(...)")
-    except (KeyboardInterrupt, MemoryError):
+            raise ContractError(f"{declared.module} holds no op handler; decorate one with @opgraft.ops.op(...)")
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # a pack that exits at import must not end its host
-        return Pack(entry.name, distribution, version, entry.value, error=f"{type(error).__name__}: {error}")
-    return Pack(entry.name, distribution, version, entry.value, plugins)
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else ""
+        return replace(declared, error=text_of(error))
+    return replace(declared, plugins=plugins)
 
 
 def plugins_of(source: Any) -> Iterator[OpPlugin]:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import reprlib
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import yaml
 
 from opgraft.errors import RegistryError
 from opgraft.registry.packs import full_operator
+from opgraft.text import printable
 
 SUPPORTED_VERSION = 1
 ANY_PACK = "*"
+"""Stands for every pack where packs are left out, allowed or denied."""
+MOST_BYTES = 1 << 18
+"""What is larger than this is no registry file: thousands of rules fit in."""
 DEFAULT_PACKS = ("builtin",)
 """The order where a file gives none: what is not listed is asked before, and so before opgraft's own pack."""
 
-_MAPPING: Final = "tag:yaml.org,2002:map"
-_LIST: Final = "tag:yaml.org,2002:seq"
 _TEXT: Final = "tag:yaml.org,2002:str"
 _NULL: Final = "tag:yaml.org,2002:null"
+_DEEPEST: Final = 10
+"""Nesting beyond this is refused unread; what a registry file can say takes 5."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,7 @@ class OpRule:
     prefer: tuple[str, ...] = ()
 
     def permits(self, pack: str) -> bool:
-        if self.allow is not None and pack not in self.allow and ANY_PACK not in self.allow:
-            return False
-        return pack not in self.deny and ANY_PACK not in self.deny
+        return (self.allow is None or _holds(self.allow, pack)) and not _holds(self.deny, pack)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Policy:
             order = [name for name in order if rule.permits(name)]
             preferred = [name for name in rule.prefer if name in order]
             order = preferred + [name for name in order if name not in preferred]
-        return [name for name in order if name not in self.disabled]
+        return [name for name in order if not _holds(self.disabled, name)]
 
     def places(self, pack: str, operator: str) -> bool:
         """Whether the file says where among others `pack` is asked for an operator."""
@@ -70,7 +75,7 @@ class Policy:
 
     def denial(self, operator: str, pack: str) -> str | None:
         """The line that keeps `pack` from `operator`, or None where nothing does."""
-        if pack in self.disabled:
+        if _holds(self.disabled, pack):
             return f"{self.source} disables the pack {pack}"
         for pattern, rule in self.rules_for(operator):
             if not rule.permits(pack):
@@ -87,10 +92,12 @@ class Policy:
             if name not in installed and name != ANY_PACK:
                 close = difflib.get_close_matches(name, installed, 1)
                 hint = f"did you mean {close[0]!r}?" if close else "install it, or take it out of the file"
-                raise RegistryError(
-                    f"{self.source}, line {line}: no pack named {name!r} is installed; {hint} "
-                    f"(installed: {', '.join(sorted(installed)) or 'none'})"
-                )
+                hint = f"{hint} (installed: {', '.join(sorted(installed)) or 'none'})"
+                raise _refusal(self.source, line, f"no pack named {_quoted(name)} is installed", hint)
+
+
+def _holds(packs: Collection[str], pack: str) -> bool:
+    return pack in packs or ANY_PACK in packs
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -99,42 +106,100 @@ def load_policy(path: str | Path) -> Policy:
     Raises:
         RegistryError: the file is missing, is no YAML, or says what no registry file can say; with line and cure.
     """
-    source = str(path)
+    return parse_policy(*registry_text(path))
+
+
+def registry_text(path: str | Path) -> tuple[str, str]:
+    """What a registry file holds, and its full path as messages show it. A leading ~ is a home, as in a shell.
+
+    Raises:
+        RegistryError: the file is missing, or is nothing that can be a registry file.
+    """
+    source = printable(str(path))
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RegistryError(
-            f"{source}: cannot be read ({error}); check OPGRAFT_REGISTRY or the option `registry`"
-        ) from error
-    return parse_policy(text, source)
+        file = os.path.expanduser(path)
+        source = printable(os.path.realpath(file))
+        content = _content(file)
+    except (OSError, ValueError) as error:  # ValueError: characters that no path can have
+        problem = getattr(error, "strerror", None) or error
+        cure = "check OPGRAFT_REGISTRY or the option `registry`"
+        raise RegistryError(f"{source}: cannot be read ({problem}); {cure}") from error
+    try:
+        return content.decode(), source
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _refusal(source, line, "this is not UTF-8", "save the file as UTF-8") from error
+
+
+def _content(path: str | Path) -> bytes:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # asked before it is opened: for a pipe, that may take forever
+        raise OSError("it is a folder, a pipe or a device")
+    with open(path, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(f"it is larger than a registry file may be, {MOST_BYTES} bytes")
+    return content
 
 
 def parse_policy(text: str, source: str) -> Policy:
     """The policy that `text` gives; see `load_policy`."""
     root = _composed(text, source)
-    if root is None:
+    if root is None or root.tag == _NULL:
         return Policy(source)
     reader = _Reader(source)
     parts = reader.mapping(root, "the file", ("version", "packs", "disable", "ops"))
     if "version" in parts:
         reader.check_version(parts["version"])
-    packs = reader.pack_names(parts.get("packs"), "packs") or DEFAULT_PACKS
+    packs = reader.pack_names(parts.get("packs"), "packs", ordered=True) or DEFAULT_PACKS
     disabled = reader.pack_names(parts.get("disable"), "disable")
     return Policy(source, packs, disabled, tuple(reader.rules(parts.get("ops"))), reader.lines)
 
 
 def _composed(text: str, source: str) -> yaml.Node | None:
+    loader = None
     try:
-        root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = _PlainLoader(text, source)
+        root: yaml.Node | None = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        line = error.problem_mark.line if error.problem_mark else 0
         problem = ", ".join(part for part in (error.context, error.problem) if part)
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
+        line = text.count("\n", 0, error.position)
         problem = f"{error.reason} ({chr(error.character)!r})"
+    except (ValueError, OverflowError):  # PyYAML takes them unchecked, as in "\UFFFFFFFF"
+        line = loader.line if loader else 0
+        problem = "a number is too large"
     else:
         return root
-    raise RegistryError(f"{source}, line {line}: not valid YAML: {problem}; mend that line, or the one before it")
+    cure = "mend that line, or the one before it (a name that begins with * takes quotes; tabs do not indent)"
+    raise _refusal(source, line + 1, f"not valid YAML: {_shown(problem)}", cure)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Loads YAML without what no registry file needs, and what could make one that never ends: aliases, tags, and
+    nesting without limit."""
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)
+        self.source = source
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            problem = f"{_shown(f'*{event.anchor}')} is an alias"
+            cure = "quote it if it is a name, else write out what it stands for"
+        elif event.tag is not None:
+            tag = _shown(event.tag.replace("tag:yaml.org,2002:", "!!"))
+            problem, cure = f"{tag} is a tag, which means nothing here", "take it out, or quote it if it is a name"
+        elif self.depth == _DEEPEST:
+            problem, cure = "the nesting is too deep", "see the comments in the registry.yaml that opgraft ships"
+        else:
+            self.depth += 1
+            node: yaml.Node | None = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+        raise _refusal(self.source, event.start_mark.line + 1, problem, cure)
 
 
 class _Reader:
@@ -146,16 +211,16 @@ class _Reader:
         """The line on which each pack is first named."""
 
     def refuse(self, at: yaml.Node, problem: str, cure: str) -> NoReturn:
-        raise RegistryError(f"{self.source}, line {at.start_mark.line + 1}: {problem}; {cure}")
+        raise _refusal(self.source, at.start_mark.line + 1, problem, cure)
 
     def check_version(self, node: yaml.Node) -> None:
         if node.value != str(SUPPORTED_VERSION):
             cure = f"write version: {SUPPORTED_VERSION}"
-            self.refuse(node, f"version {_shown(node)} is not known to this opgraft", cure)
+            self.refuse(node, f"version {_value(node)} is not known to this opgraft", cure)
 
     def mapping(self, node: yaml.Node, what: str, keys: Sequence[str] = ()) -> dict[str, yaml.Node]:
         """The entries of a mapping that may hold `keys`, or any where none are given."""
-        if node.tag != _MAPPING:
+        if not isinstance(node, yaml.MappingNode):
             cure = (
                 f"its keys are {', '.join(keys)}" if keys else "write a line `domain::OpType: {...}` for each operator"
             )
@@ -164,31 +229,34 @@ class _Reader:
         for key, value in node.value:
             name = self.text(key, what)
             if name in found:
-                self.refuse(key, f"{name!r} is given twice", "keep one")
+                self.refuse(key, f"{_quoted(name)} is given twice", "keep one")
             if keys and name not in keys:
                 close = difflib.get_close_matches(name, keys, 1)
                 cure = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(keys)}"
-                self.refuse(key, f"{what} has no key {name!r}", cure)
+                self.refuse(key, f"{what} has no key {_quoted(name)}", cure)
             found[name] = value
         return found
 
     def text(self, node: yaml.Node, what: str) -> str:
         if node.tag != _TEXT or not node.value:
-            self.refuse(node, f"{what} holds {_shown(node)}, which is not a name", "quote it if that is the name")
+            self.refuse(node, f"{what} holds {_value(node)}, which is not a name", "quote it if that is the name")
         value: str = node.value
         return value
 
-    def pack_names(self, node: yaml.Node | None, what: str) -> tuple[str, ...]:
+    def pack_names(self, node: yaml.Node | None, what: str, *, ordered: bool = False) -> tuple[str, ...]:
+        """The packs that a list names; where it is `ordered`, each of them by its own name."""
         if node is None or node.tag == _NULL:
             return ()
-        if node.tag != _LIST:
+        if not isinstance(node, yaml.SequenceNode):
             self.refuse(node, f"{what} must be a list of pack names", f"write {what.split()[0]}: [some-pack]")
-        names: list[str] = []
+        names: dict[str, None] = {}
         for item in node.value:
             name = self.text(item, what)
             if name in names:
-                self.refuse(item, f"{what} names {name!r} twice", "keep one")
-            names.append(name)
+                self.refuse(item, f"{what} names {_quoted(name)} twice", "keep one")
+            if ordered and name == ANY_PACK:
+                self.refuse(item, f"{what} is an order, in which {ANY_PACK!r} has no place", "name each pack")
+            names[name] = None
             self.lines.setdefault(name, item.start_mark.line + 1)
         return tuple(names)
 
@@ -199,13 +267,30 @@ class _Reader:
         for name, content in self.mapping(node, "ops").items():
             pattern = full_operator(name)
             if pattern in seen:
-                self.refuse(content, f"{pattern!r} has two rules", "make them one")
+                self.refuse(content, f"{_quoted(pattern)} has two rules", "make them one")
             seen.add(pattern)
-            what = f"the rule of {name}"
+            what = f"the rule of {_shown(name)}"
             parts = self.mapping(content, what, ("allow", "deny", "prefer"))
-            lists = {key: self.pack_names(each, f"{key} in {what}") for key, each in parts.items()}
+            lists = {
+                key: self.pack_names(each, f"{key} in {what}", ordered=key == "prefer") for key, each in parts.items()
+            }
             yield pattern, OpRule(**lists)
 
 
-def _shown(node: yaml.Node) -> str:
-    return node.value or "nothing" if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+def _refusal(source: str, line: int, problem: str, cure: str) -> RegistryError:
+    return RegistryError(f"{source}, line {line}: {problem}; {cure}")
+
+
+def _value(node: yaml.Node) -> str:
+    return _shown(node.value) or "nothing" if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+
+
+_short: Final = reprlib.Repr()
+_short.maxstring = 100
+_quoted: Final = _short.repr
+"""A name as messages show it."""
+
+
+def _shown(text: str) -> str:
+    """Text as messages show it without quotes."""
+    return printable(text if len(text) <= 200 else f"{text[:200]}...")

@@ -24,6 +24,27 @@ class DeclineCount:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """What a pack got wrong in taking nodes of one operator, so that it was passed over."""
+
+    pack: str
+    operator: str
+    reason: str
+    count: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SlowClaim:
+    """A node about which a pack took long to decide."""
+
+    pack: str
+    operator: str
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class OperatorCoverage:
     """One operator of the model."""
 
@@ -46,6 +67,8 @@ class Coverage:
         device: "cpu" or "gpu".
         operators: every operator, those with declined nodes first.
         subgraphs: the number of nodes of each subgraph that is fused, largest first; bodies count with their owners.
+        faults: of packs, whether or not another took the nodes.
+        slow_claims: the claims that took longer than 50 ms, slowest first.
     """
 
     model: str
@@ -54,6 +77,8 @@ class Coverage:
     device: str
     operators: tuple[OperatorCoverage, ...]
     subgraphs: tuple[int, ...]
+    faults: tuple[Fault, ...] = ()
+    slow_claims: tuple[SlowClaim, ...] = ()
 
     @property
     def claimed(self) -> int:
@@ -93,7 +118,30 @@ def coverage_of(
         sizes += [sum(_size(each.graph.nodes[index]) for index in cluster) for cluster in each.clusters]
     operators = _by_operator(decided.values())
     device = passes[-1].device if passes else device
-    return Coverage(model, source, note, device, operators, tuple(sorted(sizes, reverse=True)))
+    slow = sorted(_slow_claims(decided.values()), key=lambda claim: -claim.seconds)
+    subgraphs = tuple(sorted(sizes, reverse=True))
+    return Coverage(model, source, note, device, operators, subgraphs, _faults(decided.values()), tuple(slow))
+
+
+def _faults(decisions: Iterable[Decision]) -> tuple[Fault, ...]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+
+    def collect(decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            for fault in decision.faults:
+                key = (fault.pack or "opgraft", decision.node.operator, fault.text)
+                found.setdefault(key, []).append(decision.node.label)
+            collect(decision.inner)
+
+    collect(decisions)
+    return tuple(Fault(*key, len(names), tuple(names[:NAMES_SHOWN])) for key, names in found.items())
+
+
+def _slow_claims(decisions: Iterable[Decision]) -> Iterator[SlowClaim]:
+    for decision in decisions:
+        for pack, seconds in decision.slow:
+            yield SlowClaim(pack, decision.node.operator, decision.node.label, seconds)
+        yield from _slow_claims(decision.inner)
 
 
 def _by_operator(decisions: Iterable[Decision]) -> tuple[OperatorCoverage, ...]:

@@ -10,6 +10,10 @@ from enum import StrEnum
 
 from opgraft.errors import OptionError
 
+PACK = "numerics-guard"
+PACKS_VARIABLE = "OPGRAFT_PACKS"
+"""The packs that the user asked for by name, as `opgraft run --pack` does."""
+
 MODE_VARIABLE = "OPGRAFT_NUMERICS_GUARD"
 DRIFT_VARIABLE = "OPGRAFT_NUMERICS_GUARD_DRIFT"
 
@@ -31,8 +35,8 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings of the environment: off, unless one of the variables is set; then `raise`, unless the other
-        says something else.
+        """The settings of the environment: off, unless one of the variables is set or the pack is asked for by name;
+        then `raise`, unless the first variable says something else.
 
         Raises:
             OptionError: a variable holds what it does not take.
@@ -40,7 +44,8 @@ class Settings:
         drift = _drift(environment.get(DRIFT_VARIABLE, "").strip())
         given = environment.get(MODE_VARIABLE, "").strip().lower()
         if not given:
-            return cls(Mode.OFF if drift is None else Mode.RAISE, drift)
+            asked_for = PACK in environment.get(PACKS_VARIABLE, "").split(",")
+            return cls(Mode.RAISE if asked_for or drift is not None else Mode.OFF, drift)
         try:
             return cls(Mode(given), drift)
         except ValueError:

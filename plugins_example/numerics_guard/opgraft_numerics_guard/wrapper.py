@@ -45,13 +45,20 @@ class NumericsGuard:
         """Hand on what the handler gives, once it has been looked at.
 
         A node with bodies is left alone: theirs are translated, and looked at, one by one. So is a node that reads
-        8-bit floats or types below a byte, which arrive as integers that hold their bits.
+        8-bit floats or types below a byte, which arrive as integers that hold their bits, and one that reads or makes a
+        sequence, whose tensors were looked at where they were made.
 
         Raises:
             NumericsError: the mode is `raise`, and there is a finding.
         """
         results = yield
-        if not ctx.bodies and not _reads_bits(node) and isinstance(results, tuple | list) and not _on_stand_ins():
+        if (
+            not ctx.bodies
+            and not _reads_bits(node)
+            and not _handles_sequences(node)
+            and isinstance(results, tuple | list)
+            and not _on_stand_ins()
+        ):
             outputs = {
                 index: result if isinstance(result, mx.array) else np.asarray(result)
                 for index, result in enumerate(results)
@@ -76,6 +83,10 @@ class NumericsGuard:
 
 def _reads_bits(node: Node) -> bool:
     return any(value is not None and value.dtype in NARROW for value in node.inputs)
+
+
+def _handles_sequences(node: Node) -> bool:
+    return any(value is not None and value.kind == "sequence" for value in (*node.inputs, *node.outputs))
 
 
 def _compute(arrays: Iterable[Any]) -> bool:

@@ -1,0 +1,139 @@
+"""The installed packs and their handlers, as typed objects: who is asked for what, and who is not and why."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opgraft.graph.element_types import described
+from opgraft.ops import Handler
+from opgraft.ops.handler import Input, Place
+from opgraft.registry import Candidate, Pack, Registry
+from opgraft.registry.dispatch import only_wraps
+
+
+@dataclass(frozen=True)
+class PackSummary:
+    """One installed pack.
+
+    Attributes:
+        name, distribution, version: the pack, and what brought it.
+        operators: the operators that it has handlers of.
+        overrides: those of them that packs asked later have handlers of too, with the first such pack.
+        wraps: the operators, or patterns of them, whose handlers it wraps.
+        state: "asked", or why it is not.
+        held_back: the operators that the registry file keeps from it, with the words of the file.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    operators: tuple[str, ...]
+    overrides: tuple[tuple[str, str], ...]
+    wraps: tuple[str, ...]
+    state: str
+    held_back: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class HandlerSummary:
+    """One handler of an operator.
+
+    Attributes:
+        operator, versions, pack: what it handles, and whose it is.
+        doc: the first paragraph of its docstring.
+        inputs: each input's name, with ? where it is optional and ... where it is variadic, and its element types.
+        attributes: each attribute's name and default; None where it is required.
+        on_host: True where shape arithmetic can be done by it in NumPy.
+        wrappers: the packs that wrap it, outermost first.
+    """
+
+    operator: str
+    versions: str
+    pack: str
+    doc: str
+    inputs: tuple[tuple[str, str], ...]
+    attributes: tuple[tuple[str, str | None], ...]
+    on_host: bool
+    wrappers: tuple[str, ...]
+
+
+def summaries_of_packs(registry: Registry, installed: Sequence[Pack]) -> list[PackSummary]:
+    """A summary of each pack, those that are asked first, in the order in which they are."""
+    found = {pack.name: pack for pack in installed}
+    order = registry.policy.order([pack.name for pack in registry.packs], "")
+    return [_summary(found[name], registry, order) for name in [*order, *sorted(found.keys() - set(order))]]
+
+
+def _summary(pack: Pack, registry: Registry, order: Sequence[str]) -> PackSummary:
+    wrapping = [plugin for plugin in pack.plugins if only_wraps(plugin)]
+    handled = dict.fromkeys(name for plugin in pack.plugins if plugin not in wrapping for name in plugin.operators)
+    overrides: list[tuple[str, str]] = []
+    held_back: list[tuple[str, str]] = []
+    for operator in handled if pack.name in order else ():
+        asked = [candidate.pack for candidate in registry.candidates(operator)]
+        denial = registry.policy.denial(operator, pack.name)
+        if denial is not None:
+            held_back.append((operator, denial))
+        elif any(other != pack.name for other in asked[asked.index(pack.name) :]):
+            overrides.append((operator, next(other for other in asked[asked.index(pack.name) :] if other != pack.name)))
+    return PackSummary(
+        pack.name,
+        pack.distribution,
+        pack.version,
+        tuple(handled),
+        tuple(overrides),
+        tuple(dict.fromkeys(name for plugin in wrapping for name in plugin.operators)),
+        _state(pack, registry, order),
+        tuple(held_back),
+    )
+
+
+def _state(pack: Pack, registry: Registry, order: Sequence[str]) -> str:
+    if pack.error:
+        return f"left out: {pack.error}"
+    return "asked" if pack.name in order else f"disabled: {registry.policy.denial('', pack.name)}"
+
+
+def summaries_of_handlers(registry: Registry, operator: str, pack: str | None = None) -> list[HandlerSummary]:
+    """A summary of each handler of an operator, in the order in which they are asked; of one pack only, if given."""
+    return [_handler(operator, each) for each in registry.candidates(operator) if pack is None or each.pack == pack]
+
+
+def _handler(operator: str, candidate: Candidate) -> HandlerSummary:
+    handler = candidate.handler
+    wrappers = tuple(dict.fromkeys(pack for _, pack in candidate.packages[1:]))
+    if not isinstance(handler, Handler):
+        doc = inspect.getdoc(type(handler)) or ""
+        return HandlerSummary(operator, "", candidate.pack, _paragraph(doc), (), (), False, wrappers)
+    signature = handler.signature
+    inputs = [(each.name if each.required else f"{each.name}?", _types(each)) for each in signature.inputs]
+    if signature.variadic is not None:
+        inputs.append((f"{signature.variadic.name}...", _types(signature.variadic)))
+    attributes = [(name, _default(default)) for name, default in signature.attributes.items()]
+    doc = inspect.cleandoc(handler.__doc__ or "")
+    return HandlerSummary(
+        operator,
+        handler.versions,
+        candidate.pack,
+        _paragraph(doc),
+        tuple(inputs),
+        tuple(attributes),
+        handler.host_form is not None,
+        wrappers,
+    )
+
+
+def _paragraph(doc: str) -> str:
+    return " ".join(doc.partition("\n\n")[0].split())
+
+
+def _types(parameter: Input) -> str:
+    mark = " (elements known while translating)" if parameter.place is Place.HOST else ""
+    return described(parameter.dtypes) + mark
+
+
+def _default(value: Any) -> str | None:
+    return None if value is inspect.Parameter.empty else repr(value)

@@ -1,0 +1,107 @@
+"""`opgraft new-pack`: writes an op pack that installs and whose test passes, for its author to fill in."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from opgraft.errors import ModelError
+from opgraft.scaffold.operators import SETS, OperatorDraft, draft_of
+
+_TEMPLATES = files("opgraft.scaffold") / "templates"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class PackDraft:
+    """A pack to be written.
+
+    Attributes:
+        name: of the distribution and of the pack.
+        module: the Python package.
+        operators: its operators, each once.
+    """
+
+    name: str
+    module: str
+    operators: tuple[OperatorDraft, ...]
+
+    @property
+    def imports(self) -> list[str]:
+        """What the handlers need of opgraft.ops."""
+        sources = " ".join(each.dtypes or "" for each in self.operators)
+        return [*(name for name in SETS if re.search(rf"\b{name}\b", sources)), "op"]
+
+
+def draft_pack(name: str, operators: Sequence[str]) -> PackDraft:
+    """A pack of that name with a handler for each operator, given as `domain::OpType`.
+
+    Raises:
+        ModelError: a name that no distribution, package or operator can have.
+    """
+    module = re.sub(r"[-_.]+", "_", name).lower()
+    if not _NAME.fullmatch(name) or not module.isidentifier() or keyword.iskeyword(module):
+        raise ModelError(
+            f"{name!r} cannot be the name of a package: begin with a letter, and go on with letters, digits and dashes"
+        )
+    if module in sys.stdlib_module_names or _is_foreign(module):
+        raise ModelError(f"{name!r} would hide the Python package {module!r}, which is installed here: choose another")
+    drafts = {draft.operator: draft for draft in map(draft_of, operators)}
+    functions = [draft.function for draft in drafts.values()]
+    for draft in drafts.values():
+        if functions.count(draft.function) > 1:
+            raise ModelError(f"two of the operators would be the function {draft.function!r}: make them two packs")
+    return PackDraft(name, module, tuple(drafts.values()))
+
+
+def _is_foreign(module: str) -> bool:
+    """True for an installed package, other than a pack that is being written anew in its own folder."""
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None and "site-packages" in Path(found.origin).parts
+
+
+def write_pack(pack: PackDraft, folder: Path) -> list[Path]:
+    """Write the pack's files.
+
+    Returns:
+        The files, in the order of their names.
+
+    Raises:
+        ModelError: the folder is there already, and not empty; or it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} is there already: choose another name, another --into, or remove it")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("opgraft.scaffold"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    written = []
+    try:
+        for name in sorted(_template_names(_TEMPLATES)):
+            path = folder / name.removesuffix(".j2").replace("PACKAGE", pack.module)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(environment.get_template(name).render(pack=pack), encoding="utf-8")
+            written.append(path)
+    except OSError as error:
+        raise ModelError(f"{folder}: cannot be written ({error})") from error
+    return written
+
+
+def _template_names(folder: Any, prefix: str = "") -> Iterator[str]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _template_names(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".j2"):
+            yield prefix + entry.name

@@ -1,0 +1,108 @@
+"""What `opgraft packs` and `opgraft ops` show of packs that override, wrap, are held back or are broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from opgraft.ops import FLOATS, Host, hookimpl, op
+from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.reporting.packs import summaries_of_handlers, summaries_of_packs
+from opgraft.reporting.terminal import render_handlers, render_packs
+
+
+@op("Exp", dtypes=FLOATS)
+def exp(input):  # type: ignore[no-untyped-def]
+    """e to each element.
+
+    More than anybody wants to know.
+    """
+    return input
+
+
+@op("Exp", since=13)
+def fast_exp(input):  # type: ignore[no-untyped-def]
+    return input
+
+
+@op("Tile", since=6)
+def tile(input, repeats: Host, *others, mode="edge", size):  # type: ignore[no-untyped-def]
+    return input
+
+
+tile.host(lambda input, repeats, *others, mode, size: input)
+
+
+class Wrapper:
+    operators = ("ai.onnx::E*",)
+
+    @hookimpl(wrapper=True)
+    def claim(self, node: Any) -> Any:
+        return (yield)
+
+
+PACKS = [
+    Pack("plain", "plain-dist", "1.0", plugins=(exp, tile)),
+    Pack("fast", "fast-dist", "2.0", plugins=(fast_exp,)),
+    Pack("watcher", "watcher-dist", "3.0", plugins=(Wrapper(),)),
+    Pack("broken", "broken-dist", "4.0", error="ImportError: no"),
+]
+
+
+def registry_of(policy: str) -> Registry:
+    return Registry([pack for pack in PACKS if not pack.error], parse_policy(policy, "my.yaml"))
+
+
+def shown(renderable: Any) -> str:
+    console = Console(width=100, highlight=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_what_a_pack_overrides_and_wraps() -> None:
+    fast, plain, broken, watcher = summaries_of_packs(registry_of("{packs: [fast, plain], disable: [watcher]}"), PACKS)
+    assert (fast.name, fast.operators, fast.overrides, fast.state) == (
+        "fast",
+        ("ai.onnx::Exp",),
+        (("ai.onnx::Exp", "plain"),),
+        "asked",
+    )
+    assert (plain.operators, plain.overrides, plain.wraps) == (("ai.onnx::Exp", "ai.onnx::Tile"), (), ())
+    assert (broken.name, broken.state) == ("broken", "left out: ImportError: no")
+    assert (watcher.state, watcher.wraps) == ("disabled: my.yaml disables the pack watcher", ("ai.onnx::E*",))
+
+
+def test_what_the_registry_file_holds_back() -> None:
+    registry = registry_of("{packs: [fast, plain], ops: {Exp: {deny: [fast]}}}")
+    text = shown(render_packs(summaries_of_packs(registry, PACKS)))
+    assert "fast is not asked for ai.onnx::Exp: my.yaml denies it (ops: 'ai.onnx::Exp')" in text
+    assert "watcher wraps ai.onnx::E*" in text
+    assert "before" not in text
+    text = shown(render_packs(summaries_of_packs(registry_of("packs: [fast, plain]"), PACKS)))
+    assert "fast is asked before plain for ai.onnx::Exp" in text
+
+
+def test_all_about_a_handler() -> None:
+    (found,) = summaries_of_handlers(registry_of(""), "ai.onnx::Tile")
+    assert found.inputs == (
+        ("input", "any"),
+        ("repeats", "any (elements known while translating)"),
+        ("others...", "any"),
+    )
+    assert found.attributes == (("mode", "'edge'"), ("size", None))
+    assert found.on_host
+    text = shown(render_handlers(summaries_of_handlers(registry_of("packs: [watcher, plain, fast]"), "ai.onnx::Exp")))
+    assert "1. ai.onnx::Exp, versions 1-, in the pack plain" in text
+    assert "2. ai.onnx::Exp, versions 13-, in the pack fast" in text
+    assert "e to each element." in text
+    assert "More than" not in text
+    assert "input input" in text
+    assert "floats" in text
+    assert text.count("wrapped by") == 2
+
+
+def test_of_one_pack_only() -> None:
+    (found,) = summaries_of_handlers(registry_of(""), "ai.onnx::Exp", "fast")
+    assert (found.pack, found.versions, found.wrappers) == ("fast", "13-", ("watcher",))
