@@ -19,7 +19,7 @@ from opgraft.engine import read_model
 from opgraft.engine.inference import infer_outputs
 from opgraft.errors import ContractError
 from opgraft.graph import Graph, Node, Shape, Value
-from opgraft.ops import ANY, FLOATS, Handler, Host, Output, op
+from opgraft.ops import ANY, FLOATS, Handler, Host, Output, Tensors, op
 from opgraft.ops.schema import AttributeKind
 from opgraft.registry import UNKNOWN_VERSION, Pack, Registry, installed_packs, parse_policy
 from opgraft.testing import check_declined, check_node
@@ -130,9 +130,15 @@ def test_outputs_that_cannot_be(outputs: Any, message: str) -> None:
         make(lambda X: X).schema(outputs=outputs)
 
 
+def _of_sequences(X: Tensors) -> Any:
+    return X[0]
+
+
 def test_what_no_schema_can_be_made_of() -> None:
     with pytest.raises(ContractError, match="names all of its attributes"):
         make(lambda X, **more: X).schema()
+    with pytest.raises(ContractError, match="inputs and outputs are tensors, not sequences"):
+        make(_of_sequences).schema()
     with pytest.raises(ContractError, match="of one operator"):
         make(lambda X: X, "acme::*").schema()
     for since in (0, 1001):

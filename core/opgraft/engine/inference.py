@@ -11,7 +11,7 @@ import onnx
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.verify import stand_ins, translated
-from opgraft.errors import ContractError
+from opgraft.errors import ContractError, text_of
 from opgraft.graph import Dim, Graph, Node, Shape, Value
 from opgraft.graph.element_types import HELD
 from opgraft.graph.onnx_source import graph_of_model
@@ -130,9 +130,8 @@ def _outputs(node: Node, handler: Handler, pack: str) -> list[Output]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # one that exits must not end its host
-        text = f"{type(error).__name__}: {error}"
         raise ContractError(
-            f"the inference of {handler.operator} [{pack}] failed for node {node.label!r}: {text}"
+            f"the inference of {handler.operator} [{pack}] failed for node {node.label!r}: {text_of(error)}"
         ) from error
 
 
