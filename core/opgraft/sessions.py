@@ -59,8 +59,10 @@ def options_with_provider(provider_options: Mapping[str, str] | None = None) -> 
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
-    options.add_provider_for_devices(devices, dict(provider_options or {}))
+    given = dict(provider_options or {})
+    offered = {each.ep_metadata["mlx_device"]: each for each in onnxruntime.get_ep_devices() if each.ep_name == EP_NAME}
+    device = offered.get(given.get("device", "")) or offered.get("gpu") or offered["cpu"]
+    options.add_provider_for_devices([device], given)
     options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")
     return options
 

@@ -19,7 +19,7 @@ from opgraft.engine import read_model
 from opgraft.engine.inference import infer_outputs
 from opgraft.errors import ContractError
 from opgraft.graph import Graph, Node, Shape, Value
-from opgraft.ops import ANY, FLOATS, Handler, Host, Output, op
+from opgraft.ops import ANY, FLOATS, Handler, Host, Output, Tensors, op
 from opgraft.ops.schema import AttributeKind
 from opgraft.registry import UNKNOWN_VERSION, Pack, Registry, installed_packs, parse_policy
 from opgraft.testing import check_declined, check_node
@@ -130,9 +130,15 @@ def test_outputs_that_cannot_be(outputs: Any, message: str) -> None:
         make(lambda X: X).schema(outputs=outputs)
 
 
+def _of_sequences(X: Tensors) -> Any:
+    return X[0]
+
+
 def test_what_no_schema_can_be_made_of() -> None:
     with pytest.raises(ContractError, match="names all of its attributes"):
         make(lambda X, **more: X).schema()
+    with pytest.raises(ContractError, match="inputs and outputs are tensors, not sequences"):
+        make(_of_sequences).schema()
     with pytest.raises(ContractError, match="of one operator"):
         make(lambda X: X, "acme::*").schema()
     for since in (0, 1001):
@@ -312,6 +318,19 @@ def test_several_handlers_for_several_element_types() -> None:
     real.schema()
     assert inferred([whole, real], ("int32", (3,))) == [("int64", (3,))]
     assert inferred([whole, real], ("float16", (3,))) == [("float16", (3,))]
+
+
+def test_versions_that_overlap() -> None:
+    """A handler that came later, for more element types, makes no second meaning of the first one's nodes."""
+    real = make(lambda X: X, since=1, dtypes=FLOATS)
+    whole = make(lambda X: X, since=2, dtypes={"int32"})
+    last = make(lambda X: X[0], since=3, dtypes=FLOATS)
+    for handler in (whole, real, last):
+        handler.schema()
+    assert inferred([whole, real], ("float32", (3, 4))) == [("float32", (3, 4))]
+    assert inferred([whole, real], ("int32", (3, 4))) == [("int32", (3, 4))]
+    assert inferred([last, whole, real], ("float32", (3, 4))) == [("float32", None)]
+    assert inferred([last, whole, real], ("float32", (3, 4)), version=2) == [("float32", (3, 4))]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import onnx
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.verify import stand_ins, translated
-from opgraft.errors import ContractError, OpgraftError
+from opgraft.errors import ContractError, text_of
 from opgraft.graph import Dim, Graph, Node, Shape, Value
 from opgraft.graph.element_types import HELD
 from opgraft.graph.onnx_source import graph_of_model
@@ -19,7 +19,7 @@ from opgraft.ops import Handler, Output
 from opgraft.ops.arrays import as_held, element_type
 from opgraft.ops.handler import Place
 from opgraft.ops.schema import Schema, keywords_taken
-from opgraft.registry import UNKNOWN_VERSION, Candidate, Definition, set_versions
+from opgraft.registry import Candidate, Definition, set_versions
 
 NOTHING: Final = Output(None)
 """What is known of an output of which nothing is."""
@@ -46,8 +46,9 @@ def infer_outputs(node: Node, definition: Definition) -> list[Output]:
     Raises:
         ContractError: the handler's inference failed, or gave what no output can be.
     """
-    handlers = [handler for handler in definition.handlers_for(node) if next(handler.declines(node), None) is None]
-    return _agreed([_outputs(node, handler, definition.pack) for handler in handlers])
+    found = definition.handlers_for(node).items()
+    taking = [(version, handler) for version, handler in found if next(handler.declines(node), None) is None]
+    return _agreed([_outputs(_of_version(node, version), handler, definition.pack) for version, handler in taking])
 
 
 def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], folder: str | Path = ".") -> Graph:
@@ -121,20 +122,16 @@ def _same_shape(shapes: Sequence[Shape | None]) -> Shape | None:
 def _outputs(node: Node, handler: Handler, pack: str) -> list[Output]:
     schema = handler.definition
     assert schema is not None
-    if node.since_version == UNKNOWN_VERSION:
-        node = _with_shapes(node, lambda _, shape: shape)
-        node.since_version = handler.since
     try:
         if schema.inference is not None:
             return _by_function(node, handler, schema.inference)
         found = _by_translation(node, Candidate.of(pack, handler, ()))
         return list(_with_declared_types(node, handler, schema, found))
-    except OpgraftError:
+    except KeyboardInterrupt:
         raise
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+    except BaseException as error:  # one that exits must not end its host
         raise ContractError(
-            f"the inference of {handler.operator} [{pack}] failed for node {node.label!r}: {text}"
+            f"the inference of {handler.operator} [{pack}] failed for node {node.label!r}: {text_of(error)}"
         ) from error
 
 
@@ -199,6 +196,12 @@ def _by_translation(node: Node, candidate: Candidate) -> list[Output]:
 def with_unknown_ranks(node: Node, rank: int) -> Node:
     """The node as it is if inputs of unknown rank are of `rank`."""
     return _with_shapes(node, lambda _, shape: (None,) * rank if shape is None else shape)
+
+
+def _of_version(node: Node, version: int) -> Node:
+    made = _with_shapes(node, lambda _, shape: shape)
+    made.since_version = version
+    return made
 
 
 def _with_shapes(node: Node, shape_of: Callable[[int, Shape | None], Shape | None]) -> Node:

@@ -67,7 +67,7 @@ def _version(node: Node, definition: Definition) -> int:
     Raises:
         TranslationError: it could be of several.
     """
-    versions = sorted(handler.since for handler in definition.handlers_for(node))
+    versions = list(definition.handlers_for(node))
     if len(versions) > 1:
         numbers = " or ".join(map(str, versions))
         raise TranslationError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from opgraft.errors import OpgraftError, RegistryError
+from opgraft.errors import OpgraftError, RegistryError, text_of
 from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph.element_types import ORT_OF_NAME
 from opgraft.host import CUSTOM_OPS_ENTRY
@@ -112,7 +112,7 @@ def _infer_output_shape(this: Any, context: Any) -> Any:
     try:
         tell_outputs(context, CustomOp.live[this].definition)
     except Exception as error:  # ONNX Runtime takes no notice of a status here
-        _warn(f"opgraft: {error}" if isinstance(error, OpgraftError) else f"opgraft: {type(error).__name__}: {error}")
+        _warn(f"opgraft: {error if isinstance(error, OpgraftError) else text_of(error)}")
     return OK
 
 

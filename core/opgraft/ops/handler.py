@@ -235,7 +235,8 @@ class Handler:
 
         As a decorator, it gives the inference of element types and shapes. `handler.schema()` alone will do where the
         translator can find them by itself, on stand-in inputs: where no input is `Host`, and no element type one that
-        MLX lacks.
+        MLX lacks. Where an optional input stands before a variadic one, a node must give it, if only as "": that is
+        ONNX's rule.
 
         Args:
             inference: takes the inputs as `Value`s (what counts is `dtype` and `shape`, whose dimensions are numbers,
@@ -258,13 +259,16 @@ class Handler:
         signature = self.signature
         if signature.extra_attributes or any(sign in self.operator for sign in "*?["):
             raise ContractError(f"{_name(self.function)}: a schema is of one operator, and names all of its attributes")
+        inputs = [each for each in (*signature.inputs, signature.variadic) if each is not None]
+        if signature.gives_sequences or any("tensor" not in each.kinds for each in inputs):
+            raise ContractError(f"{_name(self.function)}: in a schema, inputs and outputs are tensors, not sequences")
         if not 1 <= self.since <= HIGHEST_VERSION:
             raise ContractError(f"{_name(self.function)}: a schema's first version is from 1 to {HIGHEST_VERSION}")
         defaults = {name: None if each is _REQUIRED else each for name, each in signature.attributes.items()}
         if inference is not None:
             check_inference(inference, len(signature.inputs), signature.variadic is not None)
         return Schema(
-            outputs_of_declaration(outputs, [each.name for each in (*signature.inputs, signature.variadic) if each]),
+            outputs_of_declaration(outputs, [each.name for each in inputs]),
             kinds_of(self.function, defaults),
             inference,
         )

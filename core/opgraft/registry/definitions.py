@@ -98,27 +98,32 @@ class Definition:
     def _schemas(self) -> list[Schema]:
         return [handler.definition for handler in self.handlers if handler.definition is not None]
 
-    @cached_property
-    def versions(self) -> tuple[int, ...]:
-        """The first version of each range of versions that its handlers cover."""
-        return tuple(sorted({handler.since for handler in self.handlers}))
-
     def version(self, opset: int) -> int:
         """The operator's version that an opset of its domain means; the opset itself where it has none."""
         covered = [each.since for each in self.handlers if each.covers(opset)]
         return max(covered, default=opset)
 
-    def handlers_for(self, node: Node) -> list[Handler]:
-        """The handlers that speak for a node, one for each version that it may be of: of those that know its inputs and
-        attributes, the first that takes its element types too, else the first."""
-        version = node.since_version
-        known = [each for each in self.handlers if version == UNKNOWN_VERSION or each.covers(version)]
+    def handlers_for(self, node: Node) -> dict[int, Handler]:
+        """The handlers that may speak for a node, each with a version of the operator at which it does.
+
+        There is more than one only for a node of unknown version. At each version, of the handlers that know the node's
+        inputs and attributes, it is the first that takes its element types too, else the first.
+        """
+        known = node.since_version != UNKNOWN_VERSION
         found: dict[int, Handler] = {}
+        for version in [node.since_version] if known else sorted({each.since for each in self.handlers}):
+            handler = self._handler_at(version, node)
+            if handler is not None and handler not in found.values():
+                found[version] = handler
+        return found
+
+    def _handler_at(self, version: int, node: Node) -> Handler | None:
+        covering = [each for each in self.handlers if each.covers(version)]
         for declines in (Handler.declines, Handler.form_declines):
-            for handler in known:
+            for handler in covering:
                 if next(declines(handler, node), None) is None:
-                    found.setdefault(handler.since, handler)
-        return list(found.values())
+                    return handler
+        return None
 
 
 def _only(dtypes: Collection[str | None]) -> str | None:
@@ -166,8 +171,8 @@ def _problem(operator: str, packs: tuple[str, ...], names: Sequence[str], policy
     if len(unordered) > 1 and names[0] in unordered:
         listed = " and ".join(unordered)
         return (
-            f"the packs {listed} define it, and nothing says whose counts; name one under `packs` in registry.yaml, or "
-            f'write  ops: {{"{operator}": {{prefer: [{unordered[0]}]}}}}'
+            f"the packs {listed} define it, and nothing says whose counts; name them in order under `packs` in "
+            f'registry.yaml, or write  ops: {{"{operator}": {{prefer: [{unordered[0]}]}}}}'
         )
     return None
 
