@@ -48,16 +48,23 @@ def replaced(passes: Sequence[Decisions]) -> list[Decision]:
 
 def remaining(standing: Sequence[Decisions]) -> list[list[int]]:
     """For each of the decisions that stand, the indices of the nodes that are run as they are: claimed, or left to the
-    CPU. The others are fused nodes, or were decided before, or are replaced afterwards."""
-    last = {identity(node) for each in standing[-1:] for node in each.graph.nodes}
-    return [
-        [
-            index
-            for index, decision in enumerate(each.decisions)
-            if decision.claimed or (decision.reasons and (each is standing[-1] or identity(decision.node) in last))
-        ]
-        for each in standing
-    ]
+    CPU. The others are fused nodes, or are replaced afterwards. A node that ONNX Runtime asks about once more, since
+    the CPU has no kernel of it either, is listed where it is claimed, or else the first time.
+    """
+    if len(standing) == 1:
+        return [[index for index, each in enumerate(standing[0].decisions) if each.claimed or each.reasons]]
+    last = {identity(node) for node in standing[-1].graph.nodes}
+    listed = {identity(each.node) for one in standing for each in one.decisions if each.claimed}
+    found: list[list[int]] = []
+    for one in standing:
+        indices = []
+        for index, each in enumerate(one.decisions):
+            key = identity(each.node)
+            if each.claimed or (each.reasons and key in last and key not in listed):
+                indices.append(index)
+                listed.add(key)
+        found.append(indices)
+    return found
 
 
 def placed(standing: Sequence[Decisions]) -> list[Placement]:
