@@ -28,7 +28,7 @@ _RANKS: Final = range(5)
 """What an input of unknown rank is taken to have, in turn."""
 
 _OWN_SIZES: Final = ((2, 3, 5, 7, 11, 13, 17, 19), (53, 59, 61, 67, 71, 73, 79, 83))
-_COMMON_SIZES: Final = ((4, 8), (16, 32), (224, 448), (1, 2))
+_COMMON_SIZES: Final = ((4, 8), (16, 32), (32, 64), (1, 2))
 """Pairs of sizes that unknown dimensions are taken to have."""
 
 
