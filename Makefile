@@ -9,13 +9,17 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test lint models browser conformance exporters bench-partition bench-dispatch bench-report clean
+.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-report clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
+
+# The property of every operator on 5,000 random cases, each operator in a process of its own: half an hour or more.
+fuzz-ops: $(VENV)/.installed-dev
+	$(BIN)/python tests/conformance/fuzz.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -33,8 +33,8 @@ def left_out(registry: Registry) -> dict[str, Undefined]:
 
 
 def _problem_with(definition: Definition) -> str | None:
-    if "\0" in definition.operator:
-        return "its name holds a NUL"
+    if "\0" in definition.operator or not definition.operator.isprintable():
+        return "its name holds a NUL, or something else that no name can"
     if definition.operator in _operators_of_onnxruntime():
         return "onnxruntime has a schema of it already; take the handler's .schema away"
     reasons = (cannot_infer(handler) for handler in definition.handlers)

@@ -665,7 +665,7 @@ def test_a_kernel_knows_the_version_that_the_provider_saw(use: Use, tmp_path: An
         proto = model([chosen], inputs, {"y0": (FLOAT, [3, 4])}, version=version)
         made = on_ep(proto, registry=str(registry))
         np.testing.assert_array_equal(made.run(None, {"c": np.array(True), "x0": X})[0], X + version)
-        assert not kernel_info._left
+        assert not kernel_info._here.left
         with pytest.raises(Exception, match="is of version 1 or 2"):
             on_cpu(proto)
 
@@ -676,7 +676,7 @@ def test_an_attribute_that_the_schema_does_not_name_is_declined_where_it_is_seen
     proto = one("Scale", (FLOAT, [3, 4]), more=1)
     with pytest.raises(Exception, match=r"'it' \(acme::Scale\) has no handler: attribute more is not supported"):
         on_ep(proto)
-    assert not kernel_info._left
+    assert not kernel_info._here.left
     np.testing.assert_array_equal(run(on_cpu(proto), X)[0], 2 * X)
 
 
@@ -1044,3 +1044,76 @@ def test_eight_threads_that_make_sessions(use: Use, opened: Opened) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert kernels() == before
+
+
+@BOTH
+def test_the_rank_of_an_output_is_not_made_up(use: Use, opened: Opened) -> None:
+    """ONNX Runtime folds the Shape of what it was told."""
+
+    @op("acme::Positive", dtypes=FLOATS)
+    def positive(X: Any) -> Any:
+        return X > 0
+
+    positive.schema()
+    use(positive)
+    nodes = [node("Positive", ["x0"], ["p"]), helper.make_node("Shape", ["p"], ["y"])]
+    made = opened(model(nodes, {"x0": (FLOAT, None)}, {"y": (INT64, None), "p": (BOOL, None)}))
+    shape, found = run(made, X)
+    assert shape.tolist() == [3, 4]
+    np.testing.assert_array_equal(found, X > 0)
+
+
+@BOTH
+def test_a_size_that_is_cut_off_is_not_taken_for_a_fact(use: Use, opened: Opened) -> None:
+    @op("acme::Head", dtypes=FLOATS)
+    def head(X: Any, Y: Any) -> Any:
+        return X[:2], X[: min(X.shape[0], Y.shape[0])]
+
+    head.schema(outputs=("two", "least"))
+    use(head)
+    nodes = [
+        node("Head", ["x", "y"], ["a", "b"]),
+        helper.make_node("Shape", ["a"], ["sa"]),
+        helper.make_node("Shape", ["b"], ["sb"]),
+    ]
+    outputs: dict[str, Info | None] = {"sa": (INT64, [2]), "sb": (INT64, [2])}
+    made = opened(model(nodes, {"x": (FLOAT, ["n", 3]), "y": (FLOAT, ["m", 3])}, outputs))
+    for n, m in [(1, 5), (4, 3), (3, 4), (2, 2)]:
+        ones = [np.ones((n, 3), np.float32), np.ones((m, 3), np.float32)]
+        a, b = made.run(None, dict(zip(["x", "y"], ones, strict=True)))
+        assert a.tolist() == [min(n, 2), 3]
+        assert b.tolist() == [min(n, m), 3]
+
+
+def test_versions_of_sessions_made_side_by_side(use: Use, tmp_path: Any) -> None:
+    """Nodes with the same names, of one version or another, left to kernels by the same handler's owner."""
+
+    @op("acme::Step", since=1, until=1, dtypes=FLOATS)
+    def step_1(X: Any) -> Any:
+        return X + 1
+
+    @op("acme::Step", since=2, dtypes=FLOATS)
+    def step_2(X: Any) -> Any:
+        return X + 2
+
+    step_1.schema()
+    step_2.schema()
+    use(step_1, step_2)
+    registry = tmp_path / "registry.yaml"
+    registry.write_text('ops:\n  If: {deny: ["*"]}\n')
+
+    def body(name: str) -> onnx.GraphProto:
+        made = node("Step", ["x0"], ["r"])  # both branches: the same name and output
+        return helper.make_graph([made], name, [], [helper.make_tensor_value_info("r", FLOAT, None)])
+
+    chosen = helper.make_node("If", ["c"], ["y0"], then_branch=body("then"), else_branch=body("else"))
+    inputs: dict[str, Info] = {"c": (BOOL, []), "x0": (FLOAT, [3, 4])}
+    models = {v: model([chosen], inputs, {"y0": (FLOAT, [3, 4])}, version=v) for v in (1, 2)}
+
+    def check(version: int) -> None:
+        for cond in (True, False):
+            made = on_ep(models[version], registry=str(registry))
+            np.testing.assert_array_equal(made.run(None, {"c": np.array(cond), "x0": X})[0], X + version)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(check, [1, 2] * 20))

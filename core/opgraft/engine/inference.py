@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -24,11 +26,18 @@ from opgraft.registry import Candidate, Definition, set_versions
 NOTHING: Final = Output(None)
 """What is known of an output of which nothing is."""
 
+_LIKELY_RANKS: Final = (2, 1, 3, 4, 0)
+
 _RANKS: Final = range(5)
 """What an input of unknown rank is taken to have, in turn."""
 
-_OWN_SIZES: Final = ((2, 3, 5, 7, 11, 13, 17, 19), (53, 59, 61, 67, 71, 73, 79, 83))
-_COMMON_SIZES: Final = ((4, 8), (16, 32), (224, 448), (1, 2))
+_OWN_SIZES: Final = (
+    (2, 3, 5, 7, 11, 13, 17, 19),
+    (53, 59, 61, 67, 71, 73, 79, 83),
+    (83, 79, 73, 71, 67, 61, 59, 53),
+    (1, 1, 1, 1, 1, 1, 1, 1),
+)
+_COMMON_SIZES: Final = ((4, 8), (16, 32), (32, 64), (1, 2))
 """Pairs of sizes that unknown dimensions are taken to have."""
 
 
@@ -49,6 +58,46 @@ def infer_outputs(node: Node, definition: Definition) -> list[Output]:
     found = definition.handlers_for(node).items()
     taking = [(version, handler) for version, handler in found if next(handler.declines(node), None) is None]
     return _agreed([_outputs(_of_version(node, version), handler, definition.pack) for version, handler in taking])
+
+
+@cache
+def output_types(definition: Definition) -> tuple[str | None, ...]:
+    """For each output that every node of an operator has, its element type, where that is always the same: as declared,
+    or as its handlers say it of every element type that their inputs may have."""
+    declared = definition.output_types
+    if None not in declared:
+        return declared
+    found: list[set[str | None]] = [set() for _ in declared]
+    for node in _nodes_of_each_type(definition):
+        outputs = _of_some_rank(node, definition)
+        for index, types in enumerate(found):
+            types.add(outputs[index].dtype if index < len(outputs) else None)
+        if all(len(types) > 1 for types in found):
+            break
+    return tuple(
+        known or (next(iter(types)) if len(types) == 1 else None) for known, types in zip(declared, found, strict=True)
+    )
+
+
+def _nodes_of_each_type(definition: Definition) -> Iterator[Node]:
+    """A node for each element type that the inputs which cannot be left out may have, of unknown shapes."""
+    for handler in definition.handlers:
+        parameters = [each for each in handler.signature.inputs if each.required]
+        for dtype in sorted(set[str]().union(*(each.dtypes for each in parameters))):
+            types = [dtype if dtype in each.dtypes else min(each.dtypes) for each in parameters]
+            inputs = tuple(Value(each.name, own) for each, own in zip(parameters, types, strict=True))
+            outputs = tuple(Value(f"output {index}") for index in range(len(definition.output_types)))
+            node = Node("", definition.op_type, definition.domain, handler.since, inputs, outputs, {})
+            Graph("", inputs, (), (node,), {}, {})
+            yield node
+
+
+def _of_some_rank(node: Node, definition: Definition) -> list[Output]:
+    """What is inferred where all inputs are of one rank, the first that the operator takes; nothing without one."""
+    for rank in _LIKELY_RANKS:
+        with suppress(Exception):
+            return infer_outputs(_with_shapes(node, lambda _, shape, rank=rank: (4,) * rank), definition)  # type: ignore[misc]
+    return []
 
 
 def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], folder: str | Path = ".") -> Graph:
@@ -222,20 +271,33 @@ def _of_known_ranks(node: Node, candidate: Candidate) -> list[Output]:
     if not unknown:
         return _tried(node, candidate)
     failure: Exception | None = None
-    for first, second in _assignments(unknown):
+    for needed, more in _assignments(unknown):
         try:
-            once, again = (_tried(_sized(node, sizes), candidate) for sizes in (first, second))
+            found = [_tried(_sized(node, sizes), candidate) for sizes in needed]
         except Exception as error:  # sizes that do not fit, perhaps
             failure = error
             continue
-        distinct = len(set(first.values())) == len(first)
-        names: dict[tuple[Dim, Dim], str] = {}
-        if distinct:
-            names = {(first[key], second[key]): key for key in first if isinstance(key, str)}
-        return [
-            Output(one.dtype, _dimensions(one.shape, two.shape, names)) for one, two in zip(once, again, strict=False)
-        ]
+        used = list(needed)
+        for sizes in more:
+            with suppress(Exception):  # the same
+                found.append(_tried(_sized(node, sizes), candidate))
+                used.append(sizes)
+        names: dict[tuple[Dim, ...], str] = {}
+        if len(set(needed[0].values())) == len(unknown):
+            names = {tuple(sizes[key] for sizes in used): key for key in unknown if isinstance(key, str)}
+        return [_of_all(outputs, names) for outputs in zip(*found, strict=False)]
     raise failure or ValueError("no size fits")
+
+
+def _of_all(outputs: Sequence[Output], names: Mapping[tuple[Dim, ...], str]) -> Output:
+    """What is known of an output that came out so for several sizes: a dimension that was always the same is known, and
+    one that was as a named one each time is that."""
+    shapes = [output.shape for output in outputs]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
+        return Output(outputs[0].dtype)
+    dims = zip(*known, strict=True)
+    return Output(outputs[0].dtype, tuple(each[0] if len(set(each)) == 1 else names.get(each) for each in dims))
 
 
 _Unknown: TypeAlias = str | tuple[int, int]
@@ -257,13 +319,17 @@ def _unknown_dimensions(node: Node) -> list[_Unknown]:
     return list(dict.fromkeys(found))
 
 
-def _assignments(unknown: Sequence[_Unknown]) -> Iterator[tuple[dict[_Unknown, int], dict[_Unknown, int]]]:
-    """Pairs of sizes for unknown dimensions: each its own, then, for operators that need equal ones, one for all."""
+_Sizes: TypeAlias = dict[_Unknown, int]
+
+
+def _assignments(unknown: Sequence[_Unknown]) -> Iterator[tuple[list[_Sizes], list[_Sizes]]]:
+    """Sizes for unknown dimensions, those that must fit and those that may: each its own, then, for operators that need
+    equal ones, one for all. The others are there to tell what is always so from what is cut off at some size."""
     if len(unknown) <= len(_OWN_SIZES[0]):
-        first, second = (dict(zip(unknown, sizes, strict=False)) for sizes in _OWN_SIZES)
-        yield first, second
-    for one, other in _COMMON_SIZES:
-        yield dict.fromkeys(unknown, one), dict.fromkeys(unknown, other)
+        given = [dict(zip(unknown, sizes, strict=False)) for sizes in _OWN_SIZES]
+        yield given[:2], given[2:]
+    for sizes in _COMMON_SIZES:
+        yield [dict.fromkeys(unknown, size) for size in sizes], [dict.fromkeys(unknown, 1)]
 
 
 def _sized(node: Node, sizes: dict[_Unknown, int]) -> Node:
@@ -273,12 +339,6 @@ def _sized(node: Node, sizes: dict[_Unknown, int]) -> Node:
         )
 
     return _with_shapes(node, shape_of)
-
-
-def _dimensions(shape: Shape | None, other: Shape | None, names: dict[tuple[Dim, Dim], str]) -> Shape | None:
-    if shape is None or other is None or len(shape) != len(other):
-        return None
-    return tuple(one if one == two else names.get((one, two)) for one, two in zip(shape, other, strict=True))
 
 
 def _tried(node: Node, candidate: Candidate) -> list[Output]:

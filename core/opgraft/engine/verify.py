@@ -18,7 +18,7 @@ from opgraft.ops.handler import Place
 from opgraft.ops.tensors import Tensors
 from opgraft.registry import Candidate, Claim, Reason, Registry
 
-STAND_IN_SIZES = (4, 1, 16, 224)
+STAND_IN_SIZES = (4, 1, 16)
 """What an unknown dimension is taken to be, in turn, until one makes the translator happy."""
 
 _OF_SIZES = (ValueError, IndexError, ZeroDivisionError)

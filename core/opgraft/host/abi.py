@@ -270,7 +270,7 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         19  ReplayGraph
         20  GetGraphCaptureNodeAssignmentPolicy
         21  GetAvailableResource
-        22  OnSessionInitializationEnd
+        22  OrtStatus *OnSessionInitializationEnd(OrtEp *self)
         23  GetDefaultMemoryDevice
         24  ReleaseCapturedGraph
         25  GetWeightlessSupport

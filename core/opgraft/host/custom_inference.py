@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any, Final
 
-from opgraft.engine.inference import infer_outputs, with_unknown_ranks
+from opgraft.engine.inference import infer_outputs, output_types
 from opgraft.errors import ContractError
 from opgraft.graph import AttributeValue, Graph, Node, Value
 from opgraft.graph.element_types import ORT_OF_NAME
@@ -32,7 +31,7 @@ def tell_outputs(context: Any, definition: Definition) -> None:
         OrtError: ONNX Runtime does not agree.
     """
     node = _node_of(context, definition)
-    required = len(definition.output_types)
+    required = len(output_types(definition))
     for index, output in enumerate(_to_tell(node, definition)):
         if output is None or (index >= required and lib.api_version() < _COUNTS_OUTPUTS_SINCE):
             continue
@@ -46,39 +45,16 @@ def tell_outputs(context: Any, definition: Definition) -> None:
 def _to_tell(node: Node, definition: Definition) -> list[Output | None]:
     """What to tell of each output; None where nothing is to be told.
 
-    ONNX Runtime takes no element type without a shape. Of an output of unknown shape it is left with the type that it
-    supposes, where that is right. Where not, it is told what would be if all inputs of unknown rank were scalars, which
-    they may well be: it shows both alike.
+    ONNX Runtime takes no element type without a shape, and takes a shape for a fact. Of an output of unknown shape it
+    is left with the type that it supposes. Where that is wrong, the node's run is an error that says so.
     """
-    scalars = with_unknown_ranks(node, 0)
     try:
         outputs = infer_outputs(node, definition)
-    except ContractError:  # of unknown ranks, perhaps
-        outputs = [Output(each.dtype) for each in infer_outputs(scalars, definition)]
-    supposed = _supposed_types(node, definition)
-    told: list[Output | None] = []
-    for index, output in enumerate(outputs):
-        if output.shape is None and output.dtype != (supposed[index] if index < len(supposed) else None):
-            found = infer_outputs(scalars, definition)[index]
-            output = found if found.dtype == output.dtype else output
-        told.append(None if output.dtype is None or output.shape is None else output)
-    return told
-
-
-def _supposed_types(node: Node, definition: Definition) -> Sequence[str | None]:
-    """The element types that ONNX Runtime supposes of the outputs that a node must have: those that it was told of the
-    operator, and for the others that of the last input which may be of several; none where the inputs end with variadic
-    ones of different types."""
-    dtype: str | None = None
-    mixed = False
-    for index, value in enumerate(node.inputs):
-        if value is None:
-            continue
-        parameter = definition.inputs[min(index, len(definition.inputs) - 1)]
-        mixed = parameter.variadic and not parameter.homogeneous
-        if not mixed and parameter.dtype is None:
-            dtype = value.dtype
-    return [each or (None if mixed else dtype) for each in definition.output_types]
+    except ContractError:
+        if all(value is None or value.shape is not None for value in node.inputs):
+            raise
+        return []  # perhaps because of an unknown rank
+    return [None if output.dtype is None or output.shape is None else output for output in outputs]
 
 
 def _node_of(context: Any, definition: Definition) -> Node:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, ClassVar, Final
 
+from opgraft.engine.inference import output_types
 from opgraft.errors import OpgraftError, RegistryError, text_of
 from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph.element_types import ORT_OF_NAME
@@ -36,7 +37,7 @@ class CustomOp:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        inputs, outputs = definition.inputs, definition.output_types
+        inputs, outputs = definition.inputs, output_types(definition)
         self.pointer = lib.new_OrtCustomOp()
         facts = self.pointer.facts
         self._kept = (

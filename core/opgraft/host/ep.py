@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Final
 
 from opgraft.claims import Decisions, decide
@@ -36,13 +36,12 @@ class ExecutionProvider:
         registry = load_registry(options.registry)
         self.definitions = told(registry)
         self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
-        self.left: list[Any] = []
         self.pointer = lib.new_OrtEp()
         ExecutionProvider.live[self.pointer] = self
 
     def release(self) -> None:
         del ExecutionProvider.live[self.pointer]
-        forget(self.left)
+        forget()
         lib.free(self.pointer)
 
     def claim(self, ort_graph: Any, support: Any) -> None:
@@ -68,14 +67,8 @@ class ExecutionProvider:
             for cluster in filter(None, decisions.clusters):
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
-            if self.definitions:
-                self._leave(_unclaimed(decisions, candidates))
+            leave(_unclaimed(decisions, candidates))
             self._report(decisions)
-
-    def _leave(self, nodes: Iterable[Node]) -> None:
-        """Note what kernels of operators that packs define are not shown of these nodes."""
-        forget(self.left)
-        self.left = leave(node for node in nodes if node.operator in self.definitions)
 
     def _report(self, decisions: Decisions) -> None:
         if self.options.log_declined:
@@ -121,6 +114,12 @@ def _is_body(ort_graph: Any) -> bool:
 @callback("OrtEp_GetCapability")
 def _get_capability(this: Any, ort_graph: Any, support: Any) -> Any:
     ExecutionProvider.live[this].claim(ort_graph, support)
+    return OK
+
+
+@callback("OrtEp_OnSessionInitializationEnd")
+def _on_session_initialization_end(this: Any) -> Any:
+    forget()
     return OK
 
 

@@ -6,6 +6,7 @@ seen the node and left it, it says them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -29,26 +30,29 @@ class _Left(NamedTuple):
     attributes: Mapping[str, AttributeValue]
 
 
-_left: Final[dict[_Key, _Left]] = {}
-"""The nodes whose kernels are yet to be made."""
+class _Here(threading.local):
+    """What this thread knows: one thread makes a whole session, one session after another."""
+
+    def __init__(self) -> None:
+        self.left: dict[_Key, _Left] = {}
 
 
-def leave(nodes: Iterable[Node]) -> list[_Key]:
-    """Note nodes that an execution provider does not claim. Returns what `forget` takes."""
-    noted = {
-        _key(node.operator, node.name, [value.name if value else "" for value in node.outputs]): _Left(
-            node.since_version, node.attributes
-        )
-        for node in nodes
-    }
-    _left.update(noted)
-    return list(noted)
+_here: Final = _Here()
 
 
-def forget(keys: Iterable[_Key]) -> None:
-    """Forget nodes that need no kernel any more."""
-    for key in keys:
-        _left.pop(key, None)
+def leave(nodes: Iterable[Node]) -> None:
+    """Note the nodes that an execution provider does not claim; their kernels are made next, in this thread."""
+    _here.left = {}
+    for node in nodes:
+        key = _key(node.operator, node.name, [value.name if value else "" for value in node.outputs])
+        seen = _Left(node.since_version, node.attributes)
+        if _here.left.setdefault(key, seen).attributes != node.attributes:  # nodes of one name, in different bodies
+            _here.left[key] = _Left(node.since_version, {})
+
+
+def forget() -> None:
+    """The session that this thread makes is made, or given up."""
+    _here.left = {}
 
 
 def _key(operator: str, name: str, outputs: Sequence[str]) -> _Key:
@@ -65,7 +69,7 @@ def read_node(info: Any, definition: Definition) -> Node:
     """
     inputs = tuple(_values(info, "input", _INPUTS))
     name = _text(lib.ort_KernelInfo_GetNodeName, info)
-    seen = _left.pop(_key(definition.operator, name, _names(info, _OUTPUTS)), None)
+    seen = _here.left.get(_key(definition.operator, name, _names(info, _OUTPUTS)))
     node = Node(
         name=name,
         op_type=definition.op_type,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 
@@ -33,6 +33,8 @@ Host: TypeAlias = Annotated[np.ndarray[Any, Any], Place.HOST]
 
 Anywhere: TypeAlias = Annotated[Any, Place.ANYWHERE]
 """Marks an input that arrives as it is held, an MLX or a NumPy array: for ops that look at shapes or hand values on."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _REQUIRED: Any = inspect.Parameter.empty
 
@@ -217,7 +219,13 @@ class Handler:
         self._conditions.append(predicate)
         return predicate
 
-    def host(self, function: Callable[..., Any] | None = None, *, expands: bool = False) -> Any:
+    @overload
+    def host(self, function: F, *, expands: bool = False) -> F: ...
+
+    @overload
+    def host(self, function: None = None, *, expands: bool = False) -> Callable[[F], F]: ...
+
+    def host(self, function: Any = None, *, expands: bool = False) -> Any:
         """Give the same operator on NumPy arrays, as a decorator, so that shape arithmetic stays on the host.
 
         Args:
@@ -230,7 +238,13 @@ class Handler:
         self.host_form = HostForm(function, expands, _takes_context(function))
         return function
 
-    def schema(self, inference: Callable[..., Any] | None = None, *, outputs: Outputs = ("Y",)) -> Any:
+    @overload
+    def schema(self, inference: F, *, outputs: Outputs = ("Y",)) -> F: ...
+
+    @overload
+    def schema(self, inference: None = None, *, outputs: Outputs = ("Y",)) -> Callable[[F], F]: ...
+
+    def schema(self, inference: Any = None, *, outputs: Outputs = ("Y",)) -> Any:
         """Say that the operator is the pack's own: ONNX Runtime has no schema of it, and learns this one.
 
         As a decorator, it gives the inference of element types and shapes. `handler.schema()` alone will do where the
