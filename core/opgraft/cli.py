@@ -270,7 +270,7 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
     found = {pack.name: pack for pack in installed_packs()}
     for name in names:
         if name not in found:
-            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(found)}")
+            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(map(printable, found))}")
         problem = found[name].error or policy.denial("", name)
         if problem:
             raise ModelError(f"the pack {name} cannot be used: {problem}")

@@ -210,6 +210,18 @@ def test_two_distributions_with_one_name(tmp_path: Path) -> None:
     )
 
 
+THREADED = SCRIPT.replace('session.run(None, {"x": ', 'ThreadPoolExecutor(1).submit(session.run, None, {"x": ').replace(
+    "})[0].tolist()", "}).result()[0].tolist()"
+)
+
+
+def test_arrays_that_a_pack_keeps_are_good_in_every_thread(tmp_path: Path) -> None:
+    kept = "import mlx.core as mx\nTWO = [mx.sqrt(mx.array(4.0))]\n"
+    installed(tmp_path, kept + in_relu("return mx.maximum(X, 0) * TWO[0]"))
+    done = python(tmp_path, "-c", "from concurrent.futures import ThreadPoolExecutor\n" + THREADED)
+    assert "answer: [[0.0, 4.0, 6.0], [8.0, 0.0, 12.0]]" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_page_shows_each_of_them() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for way in WAYS:

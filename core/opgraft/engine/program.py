@@ -17,7 +17,7 @@ from opgraft.engine.watch import told, watchers
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
-from opgraft.ops.arrays import as_held, device_from_storage, element_type, to_device, to_host, unchanging
+from opgraft.ops.arrays import as_held, compute, device_from_storage, element_type, to_device, to_host, unchanging
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
 from opgraft.ops.tensors import Tensors
@@ -45,7 +45,7 @@ class _Prepared(dict[Hashable, Any]):
     it is computed before another thread can come upon it."""
 
     def setdefault(self, key: Hashable, default: Any = None) -> Any:
-        mx.eval(default)
+        compute(default)
         return super().setdefault(key, default)
 
 

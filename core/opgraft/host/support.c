@@ -268,16 +268,28 @@ static OrtStatus *status_of_python_error(OrtStatus *(*create)(int32_t code, cons
 typedef OrtStatus *(*Create)(int32_t code, const char *message);
 static Create create_of(const OrtApiBase *base) { return (Create)((void *const *)base->GetApi(1))[0]; }
 
-static const char no_python[] = "opgraft runs inside a Python process, and this process runs no Python";
+static const char no_python[] = "opgraft runs inside a Python process, and this process runs no Python (any more)";
+
+/* These functions run Python too, so the end of the interpreter waits for them as it does for callbacks. */
+static bool enter_python(PyGILState_STATE *state) {
+    if (!Py_IsInitialized() || !enter()) return false;
+    *state = PyGILState_Ensure();
+    return true;
+}
+
+static void leave_python(PyGILState_STATE state) {
+    PyGILState_Release(state);
+    leave();
+}
 
 EXPORTED OrtStatus *CreateEpFactories(const char *registration_name, const OrtApiBase *base, const OrtLogger *logger,
                                       OrtEpFactory **factories, size_t capacity, size_t *count) {
     Create create = create_of(base);
     OrtStatus *status = NULL;
+    PyGILState_STATE state;
     *count = 0;
-    if (!Py_IsInitialized()) return create(1, no_python);
     if (capacity < 1) return create(2, "opgraft needs room for one factory");
-    PyGILState_STATE state = PyGILState_Ensure();
+    if (!enter_python(&state)) return create(1, no_python);
     PyObject *module = PyImport_ImportModule("opgraft.host.library");
     PyObject *made = module ? PyObject_CallMethod(module, "create_factory", "yKK", registration_name,
                                                   (unsigned long long)(uintptr_t)base,
@@ -292,28 +304,28 @@ EXPORTED OrtStatus *CreateEpFactories(const char *registration_name, const OrtAp
     }
     Py_XDECREF(made);
     Py_XDECREF(module);
-    PyGILState_Release(state);
+    leave_python(state);
     return status;
 }
 
 EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
-    if (!atomic_load(&alive) || !Py_IsInitialized()) return NULL;
-    PyGILState_STATE state = PyGILState_Ensure();
+    PyGILState_STATE state;
+    if (!enter_python(&state)) return NULL;
     PyObject *module = PyImport_ImportModule("opgraft.host.library");
     PyObject *done = module ? PyObject_CallMethod(module, "release_factory", "K", (unsigned long long)(uintptr_t)factory)
                             : NULL;
     if (!done) PyErr_Clear();
     Py_XDECREF(done);
     Py_XDECREF(module);
-    PyGILState_Release(state);
+    leave_python(state);
     return NULL;
 }
 
 /* What SessionOptions.register_custom_ops_library looks for. */
 EXPORTED OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
     OrtStatus *status = NULL;
-    if (!Py_IsInitialized()) return create_of(base)(1, no_python);
-    PyGILState_STATE state = PyGILState_Ensure();
+    PyGILState_STATE state;
+    if (!enter_python(&state)) return create_of(base)(1, no_python);
     PyObject *module = PyImport_ImportModule("opgraft.host.library");
     PyObject *done = module ? PyObject_CallMethod(module, "register_custom_ops", "KK",
                                                   (unsigned long long)(uintptr_t)options,
@@ -322,6 +334,6 @@ EXPORTED OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBa
     if (!done) status = status_of_python_error(create_of(base));
     Py_XDECREF(done);
     Py_XDECREF(module);
-    PyGILState_Release(state);
+    leave_python(state);
     return status;
 }
