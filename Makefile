@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops lint models conformance exporters bench-partition bench-dispatch clean
+.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-report clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -28,6 +28,11 @@ lint: $(VENV)/.installed-dev
 
 models: $(VENV)/.installed-dev
 	$(BIN)/python tests/models/table.py
+
+# The HTML report in a real browser, which must be there: apt-get install chromium, or CHROMIUM=/its/path.
+browser: $(VENV)/.installed-dev
+	$(PIP) -e ".[browser]"
+	$(BIN)/python -m pytest -rs tests/browser
 
 # ONNX's own node cases; writes docs/coverage.md and raises tests/conformance/floor.txt.
 conformance: $(VENV)/.installed-dev

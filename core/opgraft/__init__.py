@@ -17,7 +17,7 @@ from opgraft.host import EP_NAME, library_path, register, unregister
 if TYPE_CHECKING:
     import onnx
 
-    from opgraft.reporting import Coverage
+    from opgraft.reporting import Report
 
 # On CUDA, MLX multiplies float32 matrices in TF32 unless it is told otherwise before its first use: 1e-3 off.
 os.environ.setdefault("MLX_ENABLE_TF32", "0")
@@ -42,8 +42,8 @@ def session_options(**provider_options: str) -> Any:
     return options_with_provider(provider_options)
 
 
-def report(model: str | Path | bytes | onnx.ModelProto, **provider_options: str) -> Coverage:
-    """What opgraft claims of a model, what it declines, and why.
+def report(model: str | Path | bytes | onnx.ModelProto, **provider_options: str) -> Report:
+    """What opgraft claims of a model, what it declines and why, and what claiming more would change.
 
     Args:
         model: a file, its bytes, or a model in memory.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from opgraft.bundles import bundles, partition_bundles
 from opgraft.graph import Graph, Node
 from opgraft.graph.element_types import HELD
-from opgraft.registry import Candidate, Claimer, Reason
+from opgraft.registry import Candidate, Claim, Claimer, Reason
 
 DEVICE_TYPES = {"cpu": HELD, "gpu": HELD - {"float64"}}
 """The element types that MLX has, or that can be held in one that it has, by device."""
@@ -37,12 +37,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided about a graph for a device. `decisions` runs parallel to the graph's nodes."""
+    """What was decided about a graph for a device. `decisions` runs parallel to the graph's nodes.
+
+    `feeds_bodies` is as it was given to `decide`.
+    """
 
     graph: Graph
     device: str
     decisions: tuple[Decision, ...]
     clusters: tuple[tuple[int, ...], ...]
+    feeds_bodies: bool = True
 
     @property
     def declined(self) -> list[tuple[Node, tuple[Reason, ...]]]:
@@ -71,7 +75,23 @@ def decide(
         decide_node(node, registry, device) if index in considered else Decision(node, None)
         for index, node in enumerate(graph.nodes)
     ]
-    edges = edges_of(graph.nodes)
+    return clustered(graph, decisions, device=device, feeds_bodies=feeds_bodies)
+
+
+def clustered(
+    graph: Graph,
+    decided: Sequence[Decision],
+    *,
+    device: str,
+    feeds_bodies: bool = True,
+    edges: Sequence[tuple[int, int]] | None = None,
+) -> Decisions:
+    """The clusters of what was decided about each node of a graph. What no cluster can hold is declined after all.
+
+    `edges` are those of `edges_of`, where the caller has them already.
+    """
+    decisions = list(decided)
+    edges = edges_of(graph.nodes) if edges is None else edges
     sequences = _sequences_of(graph)
     while True:
         supported = {index for index, decision in enumerate(decisions) if decision.claimed}
@@ -82,7 +102,8 @@ def decide(
         if not feeds_bodies:
             refused.update(each for cluster in clusters for each in _unfed(graph, cluster))
         if not refused:
-            return Decisions(graph, device, tuple(decisions), tuple(tuple(cluster) for cluster in clusters))
+            found = tuple(tuple(cluster) for cluster in clusters)
+            return Decisions(graph, device, tuple(decisions), found, feeds_bodies)
         for index, text in refused.items():
             decisions[index] = Decision(graph.nodes[index], None, (Reason(None, text),))
 
@@ -178,10 +199,7 @@ def _unfed(graph: Graph, cluster: Sequence[int]) -> Iterator[tuple[int, str]]:
 
 def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
     """Decide one node, and with it every node of its bodies: all of them must be claimable."""
-    unsupported = next(_unsupported_types(node, device), None)
-    if unsupported is not None:
-        return Decision(node, None, (Reason(None, unsupported),))
-    claim = registry.claim(node)
+    claim = claim_of(node, registry, device)
     if claim.candidate is None:
         return Decision(node, None, claim.reasons, faults=claim.faults, slow=claim.slow)
     inner: list[Decision] = []
@@ -193,6 +211,12 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
                 return Decision(node, None, tuple(Reason(one.pack, where + one.text) for one in decision.reasons))
             inner.append(decision)
     return Decision(node, claim.candidate, inner=tuple(inner), faults=claim.faults, slow=claim.slow)
+
+
+def claim_of(node: Node, registry: Claimer, device: str) -> Claim:
+    """Who takes a node, whatever is in its bodies, or the reasons why nobody does."""
+    unsupported = next(_unsupported_types(node, device), None)
+    return registry.claim(node) if unsupported is None else Claim(None, (Reason(None, unsupported),))
 
 
 def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import json
 import os
 import platform
 import sys
@@ -26,6 +27,7 @@ from opgraft.host.requirements import require_mlx, require_onnxruntime
 from opgraft.text import printable
 
 WIDTH = 100
+NAMED_SIZE_HELP = "Size of a symbolic dimension, as in batch=2; * stands for all others. More bytes are known then."
 SIZE_HELP = "Size of a dimension, as in batch=2 or images:3=320 (input:axis); * stands for all others. Default: 1."
 
 
@@ -145,20 +147,67 @@ def run(
 
 
 @main.command(cls=_Command)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
+@click.option("--compare", "comparing", is_flag=True, help="Compare two models, or one with two --registry.")
+@click.option("--registry", "registries", multiple=True, type=click.Path(), help="The registry.yaml to use.")
+@click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=NAMED_SIZE_HELP)
+@click.option("--json", "view", flag_value="json", help="Print JSON.")
+@click.option("--markdown", "view", flag_value="markdown", help="Print Markdown, to paste into an issue.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one self-contained page here.")
 @click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with status 1 below this percentage of nodes.")
 @provider_option
-def report(model: Path, fail_under: float | None, options: tuple[tuple[str, str], ...]) -> None:
-    """Show what of MODEL is claimed, what is declined, and why."""
-    from opgraft.reporting.terminal import render
-    from opgraft.sessions import survey
+def report(
+    models: tuple[Path, ...],
+    comparing: bool,
+    registries: tuple[str, ...],
+    sizes: tuple[tuple[str, int], ...],
+    view: str | None,
+    html: Path | None,
+    fail_under: float | None,
+    options: tuple[tuple[str, str], ...],
+) -> None:
+    """Show what of MODEL is claimed, what is declined and why, and what claiming more would change.
 
-    coverage = survey(model, dict(options))
-    console().print(render(coverage))
-    if fail_under is not None and coverage.note:
-        raise ModelError("onnxruntime cannot load this model, so none of it would run")
-    if fail_under is not None and coverage.percentage < fail_under:
-        raise ModelError(f"{coverage.percentage:.1f}% of the nodes are on the EP, under {fail_under}%")
+    MODEL is an .onnx file, a .json file that --json gave, or a folder of models.
+    """
+    from opgraft.report_command import Request, run
+
+    asked = Request(models, comparing, registries, dict(sizes), dict(options), view or "terminal", html, fail_under)
+    run(asked, console())
+
+
+@main.command(cls=_Command)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
+@click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=SIZE_HELP)
+@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="How many runs of each count.")
+@click.option("--warm-up", type=click.IntRange(0), default=3, show_default=True, help="How many come before them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@provider_option
+def bench(
+    model: Path,
+    inputs: Path | None,
+    sizes: tuple[tuple[str, int], ...],
+    runs: int,
+    warm_up: int,
+    as_json: bool,
+    options: tuple[tuple[str, str], ...],
+) -> None:
+    """Time MODEL on the EP against the CPU EP, turn by turn, and see where the slower one spends its time."""
+    from opgraft.benchmark import benchmark
+    from opgraft.graph.onnx_source import load_model
+    from opgraft.reporting.terminal_bench import benchmark_document, render_benchmark
+    from opgraft.sessions import sample_inputs
+
+    def feeds(session: Any) -> dict[str, Array]:
+        return sample_inputs(session, dict(sizes)).inputs if inputs is None else _read_npz(inputs, session)
+
+    load_model(model)
+    found = benchmark(model, feeds, dict(options), runs=runs, warm_ups=warm_up)
+    if as_json:
+        click.echo(json.dumps(benchmark_document(found), indent=1))
+    else:
+        console().print(render_benchmark(found))
 
 
 @main.command(cls=_Command)
@@ -221,7 +270,7 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
     found = {pack.name: pack for pack in installed_packs()}
     for name in names:
         if name not in found:
-            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(found)}")
+            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(map(printable, found))}")
         problem = found[name].error or policy.denial("", name)
         if problem:
             raise ModelError(f"the pack {name} cannot be used: {problem}")

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 
-from opgraft.claims import decide
+from opgraft.claims import Decisions, decide
 from opgraft.engine import VerifiedRegistry, read_model
 from opgraft.errors import ModelError, OptionError
-from opgraft.graph import Array
+from opgraft.graph import Array, Graph
 from opgraft.graph.element_types import STORAGE
 from opgraft.graph.onnx_source import load_model
 from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, library_path, observed, register
 from opgraft.host.devices import default_device
-from opgraft.host.options import parse_options
+from opgraft.host.options import Options, parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
-from opgraft.registry import Registry, load_registry
-from opgraft.reporting import Coverage, coverage_of
+from opgraft.registry import Registry, installed_packs, load_registry
+from opgraft.reporting import Coverage, Report, coverage_of, report_of
+from opgraft.reporting.observation import Observation, Observer
+from opgraft.reporting.report import Setting
 from opgraft.schemas import told, unknown_operators
+
+T = TypeVar("T")
 
 Model = str | Path | bytes | onnx.ModelProto
 
@@ -70,42 +74,118 @@ def open_session(model: Model, provider_options: Mapping[str, str] | None = None
         ModelError: ONNX Runtime cannot load the model; the message is its own.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
-    import onnxruntime
-
     load_registry(parse_options(provider_options or {}).registry)  # their own errors, not one wrapped in a session's
-    options = options_with_provider(provider_options)
-    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
-    options.log_severity_level = _SEVERITY_FATAL
-    try:
-        with observed(lambda decisions: decisions) as seen:
-            session = onnxruntime.InferenceSession(_source(model), options)
-    except Exception as error:
-        raise _refusal(model, error, load_registry()) from error
+    session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
-def survey(model: Model, provider_options: Mapping[str, str] | None = None) -> Coverage:
-    """The coverage of a model: from a real session, or from the file alone where ONNX Runtime cannot load it.
+def survey(
+    model: Model,
+    provider_options: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    all_sizes_needed: bool = True,
+) -> Report:
+    """The report on a model: from a real session, or from the file alone where ONNX Runtime cannot load it.
+
+    Args:
+        model: the model.
+        provider_options: as for a session.
+        sizes: numbers for symbolic dimensions, by name, so that more shapes and bytes are known. A session that is
+            made with them (ONNX Runtime calls them free dimension overrides) may be optimized further.
+        all_sizes_needed: whether it is an error where the model has no dimension of a name in `sizes`.
 
     Raises:
-        ModelError: there is no such file, or it holds no ONNX model.
+        ModelError: there is no such file, it holds no ONNX model, or none of these sizes.
+        OptionError, RegistryError: an option or a registry file cannot be used.
     """
     if isinstance(model, str | Path):
         load_model(model)
+    asked = parse_options(provider_options or {})
+    registry = load_registry(asked.registry)
+    observer = Observer(registry, installed_packs(), verify=asked.verify)
+    overrides = _overrides(model, sizes or {}, strict=all_sizes_needed)
+    source, note = "session", None
     try:
-        return open_session(model, provider_options).coverage
+        seen = _shown(model, provider_options, observer, overrides)
     except ModelError as refusal:
-        return _from_file_alone(model, dict(provider_options or {}), str(refusal))
+        if overrides and _loads(model):
+            raise ModelError(f"the model does not take these sizes: {refusal}") from refusal
+        source, note = "file", str(refusal)
+        seen = [observer.observe(_decided_from_file(model, asked, registry))]
+    seen = seen or [observer.observe(Decisions(_EMPTY, _device(asked), (), ()))]
+    passes = [each.decisions for each in seen]
+    coverage = coverage_of(passes, model=model_name(model), source=source, note=note)
+    return report_of(seen, coverage, Setting.of(registry))
 
 
-def _from_file_alone(model: Model, provider_options: dict[str, str], note: str) -> Coverage:
-    folder = Path(model).parent if isinstance(model, str | Path) else "."
-    options = parse_options(provider_options)
-    device = default_device() if options.device == "auto" else options.device
-    registry = load_registry(options.registry)
+def _shown(
+    model: Model, provider_options: Mapping[str, str] | None, observer: Observer, overrides: Mapping[str, int]
+) -> list[Observation]:
+    """What a session shows of a model. What ONNX Runtime optimizes after it has asked changes no claim, and takes long
+    on a large model: it is left out."""
+    import onnxruntime
+
+    options = options_with_provider(provider_options)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    for name, size in overrides.items():
+        options.add_free_dimension_override_by_name(name, size)
+    return _observed_session(model, options, observer.observe)[1]
+
+
+def _loads(model: Model) -> bool:
+    try:
+        open_cpu_session(model)
+    except ModelError:
+        return False
+    return True
+
+
+def _overrides(model: Model, sizes: Mapping[str, int], *, strict: bool) -> dict[str, int]:
+    """The sizes that are given for symbolic dimensions of a model, by name; `*` stands for all others."""
+    if not sizes:
+        return {}
+    proto = _proto(model)
+    places = {
+        f"{value.name}:{axis}": dim.dim_param
+        for value in proto.graph.input
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param
+    }
+    names = set(places.values())
+    given = {places.get(name, name): size for name, size in sizes.items()}
+    unknown = sorted(given.keys() - names - {"*"})
+    if unknown and strict:
+        known = ", ".join(sorted(names)) or "none"
+        raise OptionError(f"no dimension is named {unknown[0]!r}; those that have a name and no size are {known}")
+    return {name: given.get(name, given.get("*", 0)) for name in names if name in given or "*" in given}
+
+
+def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]) -> tuple[Any, list[T]]:
+    import onnxruntime
+
+    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
+    options.log_severity_level = _SEVERITY_FATAL
+    try:
+        with observed(look) as seen:
+            return onnxruntime.InferenceSession(source_of(model), options), seen
+    except Exception as error:
+        raise _refusal(model, error, load_registry()) from error
+
+
+def _decided_from_file(model: Model, asked: Options, registry: Registry) -> Decisions:
+    folder = Path(model).parent if isinstance(model, str | Path) else Path()
+    device = _device(asked)
     graph = read_model(_proto(model), told(registry), folder)
-    decisions = decide(graph, VerifiedRegistry(registry, device), device=device)
-    return coverage_of([decisions], model=model_name(model), source="file", note=note)
+    return decide(graph, VerifiedRegistry(registry, device), device=device)
+
+
+def _device(asked: Options) -> str:
+    return default_device() if asked.device == "auto" else asked.device
+
+
+_EMPTY = Graph("", (), (), (), {}, {})
+"""What is left of a model all of whose nodes are constant."""
 
 
 def open_cpu_session(model: Model) -> Any:
@@ -120,7 +200,7 @@ def open_cpu_session(model: Model) -> Any:
     options.log_severity_level = _SEVERITY_FATAL
     options.register_custom_ops_library(library_path())
     try:
-        return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(source_of(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise _refusal(model, error, load_registry()) from error
 
@@ -183,11 +263,9 @@ def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: in
 
 
 def _random_array(generator: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> Array:
-    if dtype.kind == "b":
-        return generator.random(shape) < 0.5
-    if dtype.kind in "iu":
-        return generator.integers(0, 2, shape).astype(dtype)
-    return generator.random(shape).astype(dtype)
+    if dtype.kind in "biu":
+        return np.asarray(generator.integers(0, 2, shape), dtype)
+    return np.asarray(generator.random(shape), dtype)
 
 
 _ORT_TYPES: dict[str, np.dtype[Any]] = {
@@ -197,7 +275,8 @@ _ORT_TYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def _source(model: Model) -> str | bytes:
+def source_of(model: Model) -> str | bytes:
+    """A model as `onnxruntime.InferenceSession` takes it."""
     if isinstance(model, onnx.ModelProto):
         return bytes(model.SerializeToString())
     return model if isinstance(model, bytes) else str(model)

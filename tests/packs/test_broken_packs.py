@@ -23,7 +23,7 @@ infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name
 nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("LeakyRelu", ["r"], ["y"], alpha=0.5)]
 graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-report = opgraft.report(model)
+report = opgraft.report(model).coverage
 for fault in report.faults:
     print("report:", fault.operator, fault.pack, fault.reason)
 for slow in report.slow_claims:
@@ -208,6 +208,18 @@ def test_two_distributions_with_one_name(tmp_path: Path) -> None:
     assert (
         "more than one distribution names a pack 'broken': broken_dist (broken) and other_dist (broken)" in done.stderr
     )
+
+
+THREADED = SCRIPT.replace('session.run(None, {"x": ', 'ThreadPoolExecutor(1).submit(session.run, None, {"x": ').replace(
+    "})[0].tolist()", "}).result()[0].tolist()"
+)
+
+
+def test_arrays_that_a_pack_keeps_are_good_in_every_thread(tmp_path: Path) -> None:
+    kept = "import mlx.core as mx\nTWO = [mx.sqrt(mx.array(4.0))]\n"
+    installed(tmp_path, kept + in_relu("return mx.maximum(X, 0) * TWO[0]"))
+    done = python(tmp_path, "-c", "from concurrent.futures import ThreadPoolExecutor\n" + THREADED)
+    assert "answer: [[0.0, 4.0, 6.0], [8.0, 0.0, 12.0]]" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_page_shows_each_of_them() -> None:

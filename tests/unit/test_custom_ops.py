@@ -985,7 +985,7 @@ def test_without_an_order_it_is_nobodys(use: Use) -> None:
     ):
         open_session(one("Scale", (FLOAT, [3, 4])))
     np.testing.assert_array_equal(run(on_ep(one("Sum", (FLOAT, [3, 4]))), X)[0], X)
-    coverage = opgraft.report(one("Scale", (FLOAT, [3, 4])))
+    coverage = opgraft.report(one("Scale", (FLOAT, [3, 4]))).coverage
     assert coverage.claimed == 0
     assert "nothing says whose counts" in coverage.operators[0].reasons[0].reason
 
@@ -1073,7 +1073,7 @@ def test_a_report_from_the_file_alone(use: Use) -> None:
         helper.make_node("Not", ["d"], ["e"]),
         helper.make_node("Unknown", ["c"], ["f"], domain="nobody"),
     ]
-    coverage = opgraft.report(model(nodes, {"x0": (FLOAT, ["N", 4])}, {"f": None, "e": None}))
+    coverage = opgraft.report(model(nodes, {"x0": (FLOAT, ["N", 4])}, {"f": None, "e": None})).coverage
     assert coverage.source == "file"
     assert coverage.note is not None and "nobody::Unknown: no installed pack defines it" in coverage.note
     assert {each.operator: each.claimed for each in coverage.operators} == {

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -1204,6 +1205,16 @@ class TestThreads:
         assert to_host(found.run([np.array(False)])[0]).tolist() == [0, 0]
         ((y,),) = self.run_at_once(found, [[np.array(True)]])
         assert y.tolist() == [2, 4]
+
+    def test_arrays_inside_of_prepared_objects(self) -> None:
+        @op("own::Linear")
+        def linear(ctx, X, W):  # type: ignore[no-untyped-def]
+            kept = ctx.prepared(1, lambda given: SimpleNamespace(parts={"scale": [mx.sqrt(given)]}))
+            return X * kept.parts["scale"][0]
+
+        found = program_of("g (float[2] x) => (float[2] y) { y = own.Linear(x, w) }", {"w": f32(4, 9)}, linear)
+        for (y,) in self.run_at_once(found, [[f32(k, k)] for k in range(8)]):
+            assert y[0] * 3 == y[1] * 2
 
     def test_all_runs_get_the_same_cached_object(self) -> None:
         inside = threading.Barrier(4, timeout=10)

@@ -33,7 +33,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
             return run(inputs)
 
     def decide(graph: Any, *arguments: Any, **options: Any) -> Any:
-        return type("Decisions", (), {"clusters": [list(range(len(graph.nodes)))], "declined": []})
+        clusters = [list(range(len(graph.nodes)))]
+        return type("Decisions", (), {"clusters": clusters, "declined": [], "decisions": []})
 
     monkeypatch.setattr(ep, "decide", decide)
     monkeypatch.setattr(ep, "Program", Program)

@@ -322,7 +322,7 @@ def test_compiled_graphs_carry_the_outer_constants(monkeypatch: pytest.MonkeyPat
     plans: list[Any] = []
 
     def decide(graph: Graph, *arguments: Any, **options: Any) -> Any:
-        return type("Decisions", (), {"clusters": [[0, 1], [3]], "declined": []})
+        return type("Decisions", (), {"clusters": [[0, 1], [3]], "declined": [], "decisions": []})
 
     def plan_of(graph: Graph, inputs: list[str], outputs: list[str]) -> Any:
         graphs.append(Seen(graph, _elements(graph)))

@@ -514,3 +514,24 @@ class TestArrays:
     )
     def test_memory_of_any_layout(self, array: Any) -> None:
         np.testing.assert_array_equal(to_host(to_device(array)), array)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: op("Op", since=True)(lambda X: X), "since and until are whole numbers, not True"),
+        (lambda: op("Op", since="1")(lambda X: X), "since and until are whole numbers, not '1'"),  # type: ignore[arg-type]
+        (lambda: op("Op", until=1.5)(lambda X: X), "since and until are whole numbers, not 1.5"),  # type: ignore[arg-type]
+        (lambda: op("Op", since=0)(lambda X: X), "there is no operator 'Op' of versions 0 to None"),
+        (lambda: op("Op")(max), "its signature cannot be read"),
+        (lambda: op("Op")(coroutine), "a translator is a function, and no coroutine"),
+        (lambda: op("Op")(3), "a translator is a function, and no coroutine"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_a_handler(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        make()
+
+
+async def coroutine(X: Any) -> Any:
+    return X

@@ -32,8 +32,9 @@ def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
         ["acme::Mish"],
         ["com.microsoft::MatMulNBits", "Conv", "com.microsoft::SkipLayerNormalization", "ai.onnx.ml::TreeEnsemble"],
         ["acme::Lambda", "acme::Conv", "Relu"],
+        ["acme::Mx", "acme::Np", "acme::Op", "acme::CheckNode"],
     ],
-    ids=["new", "known", "both"],
+    ids=["new", "known", "both", "hiding"],
 )
 def test_what_is_written_passes_its_own_tests(operators: list[str], tmp_path: Path) -> None:
     arguments = [part for each in operators for part in ("--op", each)]
@@ -79,6 +80,10 @@ def test_every_operator_that_onnxruntime_knows_has_a_signature() -> None:
         ("../up", "acme::Mish", "cannot be the name of a package"),
         ("json", "acme::Mish", "would hide the Python package 'json'"),
         ("numpy", "acme::Mish", "would hide the Python package 'numpy'"),
+        ("builtin", "acme::Mish", "a pack named 'builtin' is installed already"),
+        ("opgraft-ops", "acme::Mish", "would hide the Python package 'opgraft_ops'"),
+        ("n" * 300, "acme::Mish", "cannot be the name of a package"),
+        ("my-pack", "acme::a²", "is not the name of an operator"),
         ("class", "acme::Mish", "cannot be the name of a package"),
         ("my-pack", "Mishh", "ai.onnx has no operator 'Mishh': name a domain of your own, as in acme::Mishh"),
         ("my-pack", "acme:Mish", "is not the name of an operator"),

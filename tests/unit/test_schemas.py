@@ -141,9 +141,8 @@ def test_what_no_schema_can_be_made_of() -> None:
         make(_of_sequences).schema()
     with pytest.raises(ContractError, match="of one operator"):
         make(lambda X: X, "acme::*").schema()
-    for since in (0, 1001):
-        with pytest.raises(ContractError, match="from 1 to 1000"):
-            make(lambda X: X, since=since).schema()
+    with pytest.raises(ContractError, match="from 1 to 1000"):
+        make(lambda X: X, since=1001).schema()
     with pytest.raises(ContractError, match="takes the inputs that the operator has"):
         make(lambda X, Y: X).schema(lambda X: X)
     with pytest.raises(ContractError, match="takes the inputs that the operator has"):

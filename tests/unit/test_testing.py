@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from opgraft.errors import ContractError, ModelError, TranslationError
 from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX
-from opgraft.ops import FLOATS, Handler, Host, op
+from opgraft.ops import FLOATS, Handler, Host, Output, op
 from opgraft.registry import Pack, Registry, parse_policy
 from opgraft.testing import (
     Tally,
@@ -337,20 +337,43 @@ class TestCheckOver:
 
     def test_what_is_declined_counts(self) -> None:
         handler = self.scaled()
-        handler.condition(lambda node: node.require(len(node.shape(0) or ()) < 3, "only matrices"))
+        handler.condition(lambda node: node.require(len(node.shape(0) or ()) < 4, "three axes at most"))
         tally = self.check(handler)
-        assert 0 < tally.declined < 100
+        assert 0 < tally.declined < 50
         assert tally.compared + tally.declined == 100
 
     def test_nothing_compared_is_no_success(self) -> None:
         handler = self.scaled()
         handler.condition(lambda node: node.require(False, "never"))
-        with pytest.raises(AssertionError, match=r"of 100 nodes none was compared"):
+        with pytest.raises(AssertionError, match=r"of 100 nodes, too few were compared"):
             self.check(handler)
-        with pytest.raises(AssertionError, match=r"none was compared.*refused=100"):
+        with pytest.raises(AssertionError, match=r"too few were compared.*refused=100"):
             check_over(
                 self.scaled(), "N", output_types=["float32"], dtypes={"float32"}
             )  # ONNX Runtime's CPU provider has no such operator
+
+    def test_a_reference_that_fails_is_told(self) -> None:
+        with pytest.raises(ZeroDivisionError):
+            check_over(self.scaled(), "N", reference=lambda X: 1 / 0)
+
+    def test_what_a_translator_keeps_of_one_run_shows_in_the_next(self) -> None:
+        @op("own::Kept", dtypes={"float32"})
+        def kept(ctx, X):  # type: ignore[no-untyped-def]
+            return ctx.cached("y", lambda: X * 2)
+
+        with pytest.raises(AssertionError, match="off by"):
+            check_over(kept, "N", reference=lambda X: 2 * X, sizes=(2, 5))
+        with pytest.raises(AssertionError, match="off by"):
+            check_node(kept, np.array([1, 2], np.float32), reference=lambda X: 2 * X, output_types=["float32"])
+
+    def test_a_schema_that_says_another_shape(self) -> None:
+        @op("own::Odd", dtypes={"float32"})
+        def odd(X):  # type: ignore[no-untyped-def]
+            return X * 2
+
+        odd.schema(lambda X: Output(X.dtype, (7,)))
+        with pytest.raises(ContractError, match=r"came out as \[2\], and the model says \(7,\)"):
+            check_node(odd, np.array([1, 2], np.float32), reference=lambda X: 2 * X, dynamic=True)
 
     def test_by_name_with_the_cpu_as_the_reference(self) -> None:
         tally = check_over("MatMul", "... N K", "... K M", dtypes={"float32", "int32"}, sizes=(1, 4), examples=40)

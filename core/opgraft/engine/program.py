@@ -13,10 +13,11 @@ import numpy as np
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import outputs_of
+from opgraft.engine.watch import told, watchers
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
-from opgraft.ops.arrays import as_held, device_from_storage, element_type, to_device, to_host, unchanging
+from opgraft.ops.arrays import as_held, compute, device_from_storage, element_type, to_device, to_host, unchanging
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
 from opgraft.ops.tensors import Tensors
@@ -44,7 +45,7 @@ class _Prepared(dict[Hashable, Any]):
     it is computed before another thread can come upon it."""
 
     def setdefault(self, key: Hashable, default: Any = None) -> Any:
-        mx.eval(default)
+        compute(default)
         return super().setdefault(key, default)
 
 
@@ -235,7 +236,7 @@ class Program:
         if len(inputs) != len(self.plan.inputs):
             raise ModelError(f"{self.plan.name!r} takes {len(self.plan.inputs)} inputs, and {len(inputs)} were given")
         with lane(self.device):
-            frame = self._first_frame(inputs)
+            frame = self._first_frame(inputs, eager=bool(watchers))
             try:
                 self.execute(frame)
                 outputs = [self._result(frame, slot) for slot in self.plan.outputs]
@@ -276,9 +277,10 @@ class Program:
         """Run every step over a frame whose inputs and captures are in place; results are left in the frame."""
         for bound in self._bound:
             try:
-                self._step(bound, frame)
                 if frame.eager:
-                    mx.eval([frame.lazy(slot) for slot in bound.step.outputs if slot != ABSENT])
+                    self._step_alone(bound, frame)
+                else:
+                    self._step(bound, frame)
                 if frame.checks and (frame.eager or len(frame.checks) > MOST_CHECKS):
                     frame.settle()
             except (TranslationError, KeyboardInterrupt):
@@ -287,6 +289,12 @@ class Program:
                 raise self._failure(bound, frame, error) from error
             for slot in bound.dead:
                 frame.drop(slot)
+
+    def _step_alone(self, bound: _Bound, frame: Frame) -> None:
+        """One step, computed before the next one is translated, and told to whoever watches."""
+        with told(bound.step.node):
+            self._step(bound, frame)
+            mx.eval([frame.lazy(slot) for slot in bound.step.outputs if slot != ABSENT])
 
     def _step(self, bound: _Bound, frame: Frame) -> None:
         on_host = bound.host_form is not None and self._stays_on_host(bound, frame)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import mlx.core as mx
@@ -82,3 +84,34 @@ def described(value: Any) -> str:
 def element_type(value: Any) -> str:
     """ONNX's name for the element type of an MLX or NumPy array."""
     return TYPE_NAME[value.dtype] if isinstance(value, mx.array) else str(value.dtype.name)
+
+
+_LEAVES: Final = (str, bytes, int, float, complex, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
+_DEEPEST: Final = 5
+
+
+def compute(value: Any) -> None:
+    """Have MLX compute every array that `value` is or holds, in containers and in the attributes of objects.
+
+    An array that is yet to be computed belongs to the thread that made it; what is kept for other threads must be
+    computed before they come upon it.
+    """
+    mx.eval(list(_arrays_in(value, set(), 0)))
+
+
+def _arrays_in(value: Any, seen: set[int], depth: int) -> Iterator[mx.array]:
+    if isinstance(value, mx.array):
+        yield value
+    elif depth < _DEEPEST and not isinstance(value, _LEAVES) and id(value) not in seen:
+        seen.add(id(value))
+        for part in _parts(value):
+            yield from _arrays_in(part, seen, depth + 1)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, tuple | list | set | frozenset):
+        return list(value)
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [*vars(value).values()] if hasattr(value, "__dict__") else [getattr(value, name, None) for name in slots]

@@ -60,7 +60,10 @@ class Signature:
     def __init__(
         self, function: Callable[..., Any], dtypes: Mapping[str, Collection[str]] | Collection[str] | None
     ) -> None:
-        parameters = list(inspect.signature(function).parameters.values())
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except ValueError as error:
+            raise ContractError(f"{_name(function)}: its signature cannot be read ({error})") from error
         self.takes_context = bool(parameters) and parameters[0].name == "ctx"
         if self.takes_context:
             del parameters[0]
@@ -175,8 +178,13 @@ class Handler:
         until: int | None,
         dtypes: Mapping[str, Collection[str]] | Collection[str] | None,
     ) -> None:
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise ContractError(f"{_name(function)}: a translator is a function, and no coroutine")
+        for version in (since, until):
+            if isinstance(version, bool) or not isinstance(version, int | None):
+                raise ContractError(f"{_name(function)}: since and until are whole numbers, not {version!r}")
         domain, _, op_type = name.rpartition("::")
-        if not op_type or (until is not None and until < since):
+        if not op_type or since < 1 or (until is not None and until < since):
             raise ContractError(f"{_name(function)}: there is no operator {name!r} of versions {since} to {until}")
         self.domain = normalized_domain(domain)
         self.op_type = op_type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,7 +17,9 @@ import pluggy
 from opgraft.errors import ContractError, text_of
 from opgraft.graph import normalized_domain
 from opgraft.ops import Handler
+from opgraft.ops.arrays import compute
 from opgraft.ops.hookspecs import PROJECT, HandlerHooks
+from opgraft.text import printable
 
 GROUP = "opgraft.packs"
 _log = logging.getLogger("opgraft")
@@ -57,7 +60,7 @@ def installed_packs() -> tuple[Pack, ...]:
     packs = tuple(_only_pack(found) for found in by_name.values())
     for pack in packs:
         if pack.error:
-            _log.warning("op pack %s is left out: %s", pack.name, pack.error)
+            _log.warning("op pack %s is left out: %s", printable(pack.name), printable(pack.error))
     return packs
 
 
@@ -96,11 +99,20 @@ def load_pack(declared: Pack) -> Pack:
         plugins = tuple(plugins_of(EntryPoint(declared.name, declared.module, GROUP).load()))
         if not plugins:
             raise ContractError(f"{declared.module} holds no op handler; decorate one with @opgraft.ops.op(...)")
+        _compute_globals(declared.module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a pack that exits at import must not end its host
         return replace(declared, error=text_of(error))
     return replace(declared, plugins=plugins)
+
+
+def _compute_globals(module: str) -> None:
+    """Compute the arrays that the modules of a pack keep: runs in other threads read them."""
+    package = module.partition(":")[0].partition(".")[0]
+    for name, found in list(sys.modules.items()):
+        if name == package or name.startswith(f"{package}."):
+            compute(dict(vars(found)))
 
 
 def plugins_of(source: Any) -> Iterator[OpPlugin]:

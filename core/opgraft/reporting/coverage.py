@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from opgraft.claims import Decision, Decisions
 from opgraft.graph import Node
 from opgraft.registry import Reason
+from opgraft.reporting.declines import Key, key_of
+from opgraft.reporting.placement import placed, replaced, settled, size_of
 
 NAMES_SHOWN = 3
 """How many node names a reason lists."""
@@ -15,12 +17,19 @@ NAMES_SHOWN = 3
 
 @dataclass(frozen=True)
 class DeclineCount:
-    """One reason, with the number of nodes that it holds back and the names of the first few."""
+    """One reason, with the number of nodes that it holds back and the names of the first few.
+
+    Attributes:
+        reason, pack: the words, and the pack whose they are (None: opgraft's own).
+        count, nodes: how many nodes, and the names of the first few.
+        also: what packs that were asked later said.
+    """
 
     reason: str
     pack: str | None
     count: int
     nodes: tuple[str, ...]
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,15 @@ class OperatorCoverage:
     declined: int
     packs: tuple[str, ...]
     reasons: tuple[DeclineCount, ...]
+
+
+@dataclass(frozen=True)
+class ReplacedFunction:
+    """An operator that was declined so many times, and whose nodes ONNX Runtime replaced by its function's."""
+
+    operator: str
+    nodes: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -109,18 +127,28 @@ def coverage_of(
         model, source, note: see `Coverage`.
         device: where `passes` is empty.
     """
-    decided: dict[tuple[str, ...], Decision] = {}
-    sizes: list[int] = []
-    for each in passes:
-        present = {_identity(node) for node in each.graph.nodes}
-        decided = {key: decision for key, decision in decided.items() if decision.claimed or key in present}
-        decided.update((_identity(one.node), one) for one in each.decisions if one.claimed or one.reasons)
-        sizes += [sum(_size(each.graph.nodes[index]) for index in cluster) for cluster in each.clusters]
-    operators = _by_operator(decided.values())
+    placements = placed(settled(passes))
+    sizes: dict[int, int] = {}
+    for each in placements:
+        if each.subgraph is not None:
+            sizes[each.subgraph] = sizes.get(each.subgraph, 0) + size_of(each.node)
+    operators = _by_operator(each.decision for each in placements)
     device = passes[-1].device if passes else device
-    slow = sorted(_slow_claims(decided.values()), key=lambda claim: -claim.seconds)
-    subgraphs = tuple(sorted(sizes, reverse=True))
-    return Coverage(model, source, note, device, operators, subgraphs, _faults(decided.values()), tuple(slow))
+    decisions = [each.decision for each in placements]
+    slow = sorted(_slow_claims(decisions), key=lambda claim: -claim.seconds)
+    subgraphs = tuple(sorted(sizes.values(), reverse=True))
+    return Coverage(model, source, note, device, operators, subgraphs, _faults(decisions), tuple(slow))
+
+
+def replaced_functions(passes: Sequence[Decisions]) -> tuple[ReplacedFunction, ...]:
+    """The declined nodes that ONNX Runtime replaced by the functions that define them, by operator and reason."""
+    groups: dict[Key, list[Decision]] = {}
+    for decision in replaced(passes):
+        groups.setdefault(key_of(decision.node, decision.reasons), []).append(decision)
+    return tuple(
+        ReplacedFunction(group[0].node.operator, len(group), "; ".join(map(str, group[0].reasons)))
+        for group in groups.values()
+    )
 
 
 def _faults(decisions: Iterable[Decision]) -> tuple[Fault, ...]:
@@ -147,11 +175,11 @@ def _slow_claims(decisions: Iterable[Decision]) -> Iterator[SlowClaim]:
 def _by_operator(decisions: Iterable[Decision]) -> tuple[OperatorCoverage, ...]:
     claimed: dict[str, int] = {}
     packs: dict[str, dict[str, None]] = {}
-    declined: dict[str, dict[Reason, list[str]]] = {}
+    declined: dict[str, dict[Key, list[tuple[Node, tuple[Reason, ...]]]]] = {}
     for node, reasons, pack in _every_node(decisions):
         operator = node.operator
         if reasons:
-            declined.setdefault(operator, {}).setdefault(reasons[0], []).append(node.label)
+            declined.setdefault(operator, {}).setdefault(key_of(node, reasons), []).append((node, reasons))
             continue
         claimed[operator] = claimed.get(operator, 0) + 1
         if pack is not None:
@@ -160,16 +188,19 @@ def _by_operator(decisions: Iterable[Decision]) -> tuple[OperatorCoverage, ...]:
         OperatorCoverage(
             operator,
             claimed.get(operator, 0),
-            sum(len(names) for names in declined.get(operator, {}).values()),
+            sum(map(len, declined.get(operator, {}).values())),
             tuple(packs.get(operator, ())),
-            tuple(
-                DeclineCount(reason.text, reason.pack, len(names), tuple(names[:NAMES_SHOWN]))
-                for reason, names in sorted(declined.get(operator, {}).items(), key=lambda entry: -len(entry[1]))
-            ),
+            tuple(map(_count, sorted(declined.get(operator, {}).values(), key=lambda group: -len(group)))),
         )
         for operator in {**claimed, **declined}
     ]
     return tuple(sorted(operators, key=lambda each: (-each.declined, -each.claimed, each.operator)))
+
+
+def _count(group: Sequence[tuple[Node, tuple[Reason, ...]]]) -> DeclineCount:
+    first, *others = group[0][1]
+    names = tuple(node.label for node, _ in group[:NAMES_SHOWN])
+    return DeclineCount(first.text, first.pack, len(group), names, tuple(map(str, others)))
 
 
 def _every_node(decisions: Iterable[Decision]) -> Iterator[tuple[Node, tuple[Reason, ...], str | None]]:
@@ -184,13 +215,3 @@ def _every_node(decisions: Iterable[Decision]) -> Iterator[tuple[Node, tuple[Rea
         for body in decision.node.bodies.values():
             for inner in body.all_nodes():
                 yield inner, outside, None
-
-
-def _identity(node: Node) -> tuple[str, ...]:
-    """What tells a node from every other of its graph: the values that it produces."""
-    return tuple("" if value is None else value.name for value in node.outputs)
-
-
-def _size(node: Node) -> int:
-    """A node, and all in its bodies."""
-    return 1 + sum(len(body.all_nodes()) for body in node.bodies.values())

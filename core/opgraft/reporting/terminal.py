@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,17 +18,18 @@ SLOW_CLAIMS_SHOWN = 5
 
 def render(coverage: Coverage) -> RenderableType:
     """A summary, a table of operators, and the reasons for what is declined."""
-    parts: list[RenderableType] = [Text(line) for line in _summary(coverage)]
-    parts.append(_operators(coverage.operators))
+    parts: list[RenderableType] = [Text(line) for line in summary(coverage)]
+    parts.append(operators_table(coverage.operators))
     declined = [each for each in coverage.operators if each.declined]
     if declined:
-        parts.append(_reasons(declined))
+        parts.append(reasons_table(declined))
     if coverage.faults:
-        parts.append(_faults(coverage.faults))
+        parts.append(faults_table(coverage.faults))
     return Group(*parts)
 
 
-def _summary(coverage: Coverage) -> Iterable[str]:
+def summary(coverage: Coverage) -> Iterable[str]:
+    """The first lines of every view of a model."""
     share = f"{coverage.claimed} of {coverage.nodes} nodes on the EP ({coverage.percentage:.1f}%)"
     if coverage.note:
         yield f"onnxruntime cannot load this model, and this is read from the file alone: {printable(coverage.note)}"
@@ -41,8 +42,9 @@ def _summary(coverage: Coverage) -> Iterable[str]:
         yield printable(f"the pack {claim.pack} took {1000 * claim.seconds:.0f} ms to decide about {where}")
 
 
-def _operators(operators: Iterable[OperatorCoverage]) -> Table:
-    table = _table("Operators")
+def operators_table(operators: Iterable[OperatorCoverage]) -> Table:
+    """A line for each operator."""
+    table = table_of("Operators")
     table.add_column("operator", no_wrap=True)
     table.add_column("claimed", justify="right")
     table.add_column("declined", justify="right")
@@ -55,8 +57,9 @@ def _operators(operators: Iterable[OperatorCoverage]) -> Table:
     return table
 
 
-def _reasons(operators: Iterable[OperatorCoverage]) -> Table:
-    table = _table("Declined")
+def reasons_table(operators: Iterable[OperatorCoverage]) -> Table:
+    """A line for each reason why nodes are declined."""
+    table = table_of("Declined")
     table.add_column("operator", no_wrap=True)
     table.add_column("nodes", justify="right")
     table.add_column("reason", overflow="fold")
@@ -67,14 +70,15 @@ def _reasons(operators: Iterable[OperatorCoverage]) -> Table:
             table.add_row(
                 Text(printable(each.operator)),
                 str(reason.count),
-                Text(printable(reason.reason) + said_by),
+                Text(printable("; ".join([reason.reason + said_by, *reason.also]))),
                 Text(printable(", ".join(reason.nodes))),
             )
     return table
 
 
-def _faults(faults: Iterable[Fault]) -> Table:
-    table = _table("Faults of packs, which were passed over")
+def faults_table(faults: Iterable[Fault]) -> Table:
+    """A line for each fault of a pack."""
+    table = table_of("Faults of packs, which were passed over")
     for heading in ("pack", "operator", "nodes", "fault", "for instance"):
         table.add_column(heading, overflow="fold", justify="right" if heading == "nodes" else "left")
     for each in faults:
@@ -83,13 +87,22 @@ def _faults(faults: Iterable[Fault]) -> Table:
     return table
 
 
-def _table(title: str | None = None) -> Table:
+def spaced(parts: Iterable[RenderableType]) -> Iterator[RenderableType]:
+    """Parts with an empty line before each table."""
+    for part in parts:
+        if isinstance(part, Table):
+            yield Text()
+        yield part
+
+
+def table_of(title: str | None = None) -> Table:
+    """An empty table as all of them look."""
     return Table(title=title, title_justify="left", pad_edge=False, box=None, header_style="bold")
 
 
 def render_packs(packs: Iterable[PackSummary]) -> RenderableType:
     """A table of packs, and what each overrides, wraps and is kept from."""
-    table = _table()
+    table = table_of()
     for heading in ("pack", "distribution", "version", "operators", "state"):
         table.add_column(heading, overflow="fold")
     notes: list[RenderableType] = []
@@ -111,7 +124,7 @@ def _note(start: str, names: Sequence[str]) -> Text:
 
 def render_operators(handlers: Iterable[HandlerSummary]) -> RenderableType:
     """A table with a line for each handler."""
-    table = _table()
+    table = table_of()
     table.add_column("operator", no_wrap=True)
     for heading in ("versions", "pack", "inputs", "attributes"):
         table.add_column(heading, overflow="fold")

@@ -15,10 +15,11 @@ from typing import Any
 import jinja2
 
 from opgraft.errors import ModelError
+from opgraft.registry import installed_packs
 from opgraft.scaffold.operators import SETS, OperatorDraft, draft_of
 
 _TEMPLATES = files("opgraft.scaffold") / "templates"
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,13 @@ def draft_pack(name: str, operators: Sequence[str]) -> PackDraft:
     module = re.sub(r"[-_.]+", "_", name).lower()
     if not _NAME.fullmatch(name) or not module.isidentifier() or keyword.iskeyword(module):
         raise ModelError(
-            f"{name!r} cannot be the name of a package: begin with a letter, and go on with letters, digits and dashes"
+            f"{name!r} cannot be the name of a package: begin with a letter, and go on with letters, digits and "
+            "dashes, a hundred at most"
         )
-    if module in sys.stdlib_module_names or _is_foreign(module):
+    taken = {pack.name for pack in installed_packs()}
+    if name in taken:
+        raise ModelError(f"a pack named {name!r} is installed already: choose another name")
+    if module in sys.stdlib_module_names or module.startswith("opgraft") or _is_foreign(module):
         raise ModelError(f"{name!r} would hide the Python package {module!r}, which is installed here: choose another")
     drafts = {draft.operator: draft for draft in map(draft_of, operators)}
     functions = [draft.function for draft in drafts.values()]
@@ -78,8 +83,6 @@ def write_pack(pack: PackDraft, folder: Path) -> list[Path]:
     Raises:
         ModelError: the folder is there already, and not empty; or it cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} is there already: choose another name, another --into, or remove it")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("opgraft.scaffold"),
         undefined=jinja2.StrictUndefined,
@@ -89,6 +92,8 @@ def write_pack(pack: PackDraft, folder: Path) -> list[Path]:
     )
     written = []
     try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ModelError(f"{folder} is there already: choose another name, another --into, or remove it")
         for name in sorted(_template_names(_TEMPLATES)):
             path = folder / name.removesuffix(".j2").replace("PACKAGE", pack.module)
             path.parent.mkdir(parents=True, exist_ok=True)

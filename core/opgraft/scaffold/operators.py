@@ -17,7 +17,7 @@ from opgraft.graph import element_types as types
 from opgraft.host.requirements import require_onnxruntime
 from opgraft.registry.packs import full_operator
 
-_OPERATOR = re.compile(r"[A-Za-z_][\w.\-]*::[A-Za-z_]\w*")
+_OPERATOR = re.compile(r"[A-Za-z_][\w.\-]*::[A-Za-z_]\w*", re.ASCII)
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
 SETS = {name: getattr(types, name) for name in ("BOOL", "FLOATS", "INTEGERS", "NUMBERS", "SIGNED", "UNSIGNED")}
 """The sets of element types in opgraft.ops that handlers are written with."""
@@ -99,6 +99,9 @@ def draft_of(name: str) -> OperatorDraft:
         False,
     )
 
+
+_TAKEN = frozenset({"check_declined", "check_node", "mx", "np", "onnx", "op"})
+"""Names that the files use."""
 
 WIDTH = 100
 """Of the lines that are written."""
@@ -197,4 +200,4 @@ def _element_type(parameter: Any) -> str:
 
 
 def _safe(name: str) -> str:
-    return f"{name}_" if keyword.iskeyword(name) or not name.isidentifier() else name
+    return f"{name}_" if keyword.iskeyword(name) or name in _TAKEN or not name.isidentifier() else name

@@ -1,0 +1,224 @@
+"""A model on the execution provider against ONNX Runtime's CPU execution provider, in one process and turn by turn."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from opgraft.engine.watch import watched
+from opgraft.errors import ModelError
+from opgraft.graph import Array, Node
+from opgraft.host import EP_NAME, library_path
+from opgraft.reporting.declines import short_name
+from opgraft.sessions import Model, model_name, open_cpu_session, open_session, options_with_provider, source_of
+
+_SEVERITY_FATAL = 4
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds: of making the session, of its first run, and of each run that counts."""
+
+    session: float
+    first_run: float
+    runs: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.runs)
+
+    @property
+    def least(self) -> float:
+        return min(self.runs)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: the most that MLX held during the runs, what it holds after them, and the most the process ever had."""
+
+    mlx_peak: int
+    mlx_after: int
+    process_peak: int | None
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """The nodes of one operator, and the seconds of a run that they take, each computed by itself.
+
+    ONNX Runtime's profiler tells no domain; the engine's times leave out ONNX's own.
+    """
+
+    operator: str
+    nodes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What a comparison gave.
+
+    Attributes:
+        model, device: the model's name, and the device of MLX.
+        ep, cpu: the times on the execution provider, and on the CPU's.
+        memory: what both of them needed together.
+        slower: the one whose operators are listed.
+        operators: those that take longest first.
+    """
+
+    model: str
+    device: str
+    ep: Timing
+    cpu: Timing
+    memory: Memory
+    slower: str
+    operators: tuple[OperatorTime, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The median run on the CPU execution provider, in those on this one: above 1, this one is faster."""
+        return self.cpu.median / self.ep.median
+
+
+Feeds = Mapping[str, Array]
+
+
+def benchmark(
+    model: Model,
+    feeds: Callable[[Any], Feeds],
+    provider_options: Mapping[str, str] | None = None,
+    *,
+    runs: int = 20,
+    warm_ups: int = 3,
+) -> Benchmark:
+    """Run a model on both, turn by turn, so that whatever else the machine does falls on both alike.
+
+    Args:
+        model: the model.
+        feeds: gives the inputs for a session.
+        provider_options: as for a session.
+        runs: how many runs count, of each.
+        warm_ups: how many come before them, of each; the first of them is told apart.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model, or a run fails.
+    """
+    opened, ep_session_seconds = _timed(lambda: open_session(model, provider_options))
+    cpu_session, cpu_session_seconds = _timed(lambda: open_cpu_session(model))
+    inputs = dict(feeds(opened.session))
+    sessions = (opened.session, cpu_session)
+    warm = [[_run(session, inputs) for session in sessions] for _ in range(warm_ups)]
+    mx.reset_peak_memory()
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in range(runs):
+        for side in (0, 1) if turn % 2 == 0 else (1, 0):
+            seconds[side].append(_run(sessions[side], inputs))
+    memory = Memory(mx.get_peak_memory(), mx.get_active_memory(), _process_peak())
+    ep = Timing(ep_session_seconds, warm[0][0] if warm else seconds[0][0], tuple(seconds[0]))
+    cpu = Timing(cpu_session_seconds, warm[0][1] if warm else seconds[1][0], tuple(seconds[1]))
+    ep_is_slower = ep.median >= cpu.median
+    operators = _operators(
+        model, inputs, provider_options if ep_is_slower else None, on_ep=ep_is_slower, runs=min(runs, 5)
+    )
+    slower = EP_NAME if ep_is_slower else "CPUExecutionProvider"
+    return Benchmark(model_name(model), opened.coverage.device, ep, cpu, memory, slower, operators)
+
+
+def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    found = function()
+    return found, time.perf_counter() - started
+
+
+def _run(session: Any, inputs: dict[str, Array]) -> float:
+    try:
+        _, seconds = _timed(lambda: session.run(None, inputs))
+    except Exception as error:  # ONNX Runtime's own words are what the user needs
+        raise ModelError(f"a run failed: {' '.join(str(error).split())}") from error
+    return seconds
+
+
+def _process_peak() -> int | None:
+    """The most memory that this process ever had; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class _StepTimes:
+    """A watcher that adds up the seconds of each node, without those of the nodes in its bodies."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[str, str], float] = {}
+        self._inside: list[float] = []
+
+    @contextmanager
+    def __call__(self, node: Node) -> Iterator[None]:
+        self._inside.append(0.0)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            taken = time.perf_counter() - started
+            own = taken - self._inside.pop()
+            key = (short_name(node.operator), node.label)
+            self.seconds[key] = self.seconds.get(key, 0.0) + own
+            if self._inside:
+                self._inside[-1] += taken
+
+
+def _operators(
+    model: Model, inputs: dict[str, Array], provider_options: Mapping[str, str] | None, *, on_ep: bool, runs: int
+) -> tuple[OperatorTime, ...]:
+    """The time of each operator on one side: in subgraphs from the engine, elsewhere from ONNX Runtime's profiler."""
+    import onnxruntime
+
+    options = options_with_provider(provider_options) if on_ep else onnxruntime.SessionOptions()
+    if not on_ep:
+        options.register_custom_ops_library(library_path())
+    options.log_severity_level = _SEVERITY_FATAL
+    options.enable_profiling = True
+    steps = _StepTimes()
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        providers = None if on_ep else ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(source_of(model), options, providers=providers)
+        session.run(None, inputs)
+        with watched(steps):
+            for _ in range(runs):
+                session.run(None, inputs)
+        events = json.loads(Path(session.end_profiling()).read_text("utf-8", errors="replace"))
+    seconds = {key: taken / runs for key, taken in steps.seconds.items()}
+    for key, taken in _kernel_seconds(events):
+        seconds[key] = seconds.get(key, 0.0) + taken / (runs + 1)
+    return _by_operator(seconds)
+
+
+def _kernel_seconds(events: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, str], float]]:
+    """Operator, node and seconds of each kernel that ONNX Runtime's profiler saw, fused subgraphs left out."""
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+            operator = str(event["args"]["op_name"])
+            if not operator.startswith(EP_NAME):
+                yield (operator, name.removesuffix("_kernel_time")), event["dur"] / 1e6
+
+
+def _by_operator(seconds: Mapping[tuple[str, str], float]) -> tuple[OperatorTime, ...]:
+    found: dict[str, list[float]] = {}
+    for (operator, _), taken in seconds.items():
+        found.setdefault(operator, []).append(taken)
+    times = [OperatorTime(operator, len(nodes), sum(nodes)) for operator, nodes in found.items()]
+    return tuple(sorted(times, key=lambda each: -each.seconds))

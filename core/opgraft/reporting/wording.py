@@ -1,0 +1,49 @@
+"""Numbers and shapes in the words that every view of a report uses."""
+
+from __future__ import annotations
+
+from opgraft.graph import Shape
+from opgraft.reporting.breaks import GraphBreak
+from opgraft.reporting.crossings import Traffic
+
+
+def counted(count: int, thing: str) -> str:
+    """As in "1 node" and "2 nodes"."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def size_text(count: int) -> str:
+    """Bytes as people write them, with a sign where they are negative: "72 bytes", "1.5 kB"."""
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" or abs(size) >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def traffic_text(traffic: Traffic) -> str:
+    """As in "12 tensors, 1.5 MB and 3 of unknown size"."""
+    known = [size_text(traffic.bytes)] if traffic.bytes or not traffic.unknown else []
+    unknown = [f"{counted(traffic.unknown, 'tensor')} of unknown size"] if traffic.unknown else []
+    if traffic.unknown == traffic.tensors:
+        return counted(traffic.tensors, "tensor") + (" of unknown size" if traffic.unknown else "")
+    return f"{counted(traffic.tensors, 'tensor')}, {' and '.join(known + unknown)}"
+
+
+def saving_text(before: Traffic, after: Traffic) -> tuple[str, str]:
+    """How many tensors fewer cross, and how many bytes, as far as sizes are known; signed where it is more."""
+    tensors, size = before.tensors - after.tensors, before.bytes - after.bytes
+    unknown = before.unknown or after.unknown
+    return f"{tensors:,}", f"{size_text(size)}{' + ?' if unknown else ''}" if size or not unknown else "?"
+
+
+def shape_text(shape: Shape | None) -> str:
+    """As in "[n, 3, ?]"."""
+    return "?" if shape is None else "[" + ", ".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+
+def cause_text(found: GraphBreak) -> str:
+    """Where the value comes from that a subgraph must read back."""
+    source = found.made_by or "outside its body"
+    return f"{found.tensor} (from {source})" + ("" if found.certain else ", where it has many elements")

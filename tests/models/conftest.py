@@ -1,0 +1,8 @@
+"""The tests here share helpers with the unit tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

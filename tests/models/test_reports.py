@@ -1,0 +1,32 @@
+"""What the report predicts for real models, some of their operators denied, is what happens once they are allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from packaging.version import Version
+from reporting_models import surveyed
+from zoo import MODELS, RealModel
+
+DENIED = {
+    "silero-vad": ("Pad", "Conv", "LSTM"),
+    "ocr-detect": ("HardSigmoid", "ConvTranspose", "Resize", "Clip"),
+    "ocr-recognize": ("Softmax", "Transpose", "Slice", "Squeeze"),
+    "ocr-classify": ("GlobalAveragePool", "Div", "MaxPool"),
+    "magika": ("Gemm", "Reshape", "Tanh"),
+    "nudenet": ("MaxPool", "Resize", "Split", "Softmax"),
+}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_what_if(model: RealModel, tmp_path: Path) -> None:
+    denied = DENIED[model.name]
+    report = surveyed(model.path(), tmp_path, denied)
+    assert report.coverage.declined >= len(report.declined) > 1
+    if model.name != "silero-vad" or Version(onnxruntime.__version__) >= Version("1.27"):
+        assert len(report.what_if[0].groups) == len(report.declined)
+    for each in report.what_if:
+        claimed = {report.declined[group].title for group in each.groups}
+        assert each.after == surveyed(model.path(), tmp_path, set(denied) - claimed).split, each.headline
