@@ -564,6 +564,48 @@ def test_inputs_of_unknown_rank(use: Use, opened: Opened) -> None:
         np.testing.assert_allclose(run(made, X, limit)[0], e / e.sum(1, keepdims=True), rtol=1e-6)
 
 
+def test_element_types_that_depend_on_attributes_or_inputs(use: Use) -> None:
+    """ONNX Runtime refuses a node whose output is of another type than the operator was told to have."""
+
+    @op("acme::Cast", dtypes=FLOATS)
+    def cast(X: Any, *, whole: int = 0) -> Any:
+        return X.astype(mx.int64 if whole else mx.float32)
+
+    @op("acme::Mask", dtypes=FLOATS)
+    def mask(X: Any, more: Any = None) -> Any:
+        return X > 0 if more is None else X + more
+
+    @op("acme::Any", dtypes=FLOATS)
+    def of_several(*X: Any) -> Any:
+        return X[0] > 0 if len(X) == 1 else X[1]
+
+    for each in (cast, mask, of_several):
+        each.schema()
+    use(cast, mask, of_several)
+    info: Info = (FLOAT, ["N", 4])
+    for opened in (on_ep, on_cpu):
+        for proto, dtype in (
+            (one("Cast", info), "float"),
+            (one("Cast", info, whole=1), "int64"),
+            (one("Mask", info), "bool"),
+            (one("Mask", info, info), "float"),
+            (one("Any", info), "bool"),
+            (one("Any", info, info), "float"),
+        ):
+            assert types(opened(proto)) == [(f"tensor({dtype})", ["N", 4])]
+
+
+def test_an_element_type_that_onnxruntime_lacks_costs_nobody_else(use: Use) -> None:
+    @op("acme::Complex", dtypes=FLOATS)
+    def to_complex(X: Any) -> Any:
+        return X.astype(mx.complex64)
+
+    to_complex.schema()
+    use(to_complex, scale)
+    for opened in (on_ep, on_cpu):
+        np.testing.assert_array_equal(run(opened(one("Scale", (FLOAT, [3, 4]))), X)[0], 2 * X)
+
+
 def test_no_inputs_at_all(use: Use) -> None:
     @op("acme::Fill")
     def fill(*, value: float = 1.5, count: int = 2) -> Any:
@@ -678,6 +720,36 @@ def test_an_attribute_that_the_schema_does_not_name_is_declined_where_it_is_seen
         on_ep(proto)
     assert not kernel_info._here.left
     np.testing.assert_array_equal(run(on_cpu(proto), X)[0], 2 * X)
+
+
+def test_nodes_of_one_name_in_several_bodies(use: Use, tmp_path: Any) -> None:
+    """What their kernels are not shown is told apart only where it is the same."""
+    use(scale)
+    registry = tmp_path / "registry.yaml"
+    registry.write_text('ops:\n  If: {deny: ["*"]}\n')
+
+    def opened_with(then: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Any:
+        bodies = {
+            f"{name}_branch": helper.make_graph(
+                [node("Scale", ["x0"], ["out"], **attributes)],
+                name,
+                [],
+                [helper.make_tensor_value_info("out", FLOAT, None)],
+            )
+            for name, attributes in (("then", then), ("else", otherwise))
+        }
+        nodes = [helper.make_node("If", ["c"], ["y0"], **bodies)]
+        proto = model(nodes, {"c": (BOOL, []), "x0": (FLOAT, [3, 4])}, {"y0": (FLOAT, [3, 4])})
+        return on_ep(proto, registry=str(registry))
+
+    made = opened_with({"by": 3.0}, {"by": 5.0})
+    for condition, factor in ((True, 3), (False, 5)):
+        (found,) = made.run(None, {"c": np.array(condition), "x0": X})
+        np.testing.assert_array_equal(found, factor * X)
+    tables = [{"table": tensor("t", [index, 1])} for index in range(2)]
+    with pytest.raises(Exception, match="attribute table is not supported"):
+        opened_with(*tables)
+    assert not kernel_info._here.left
 
 
 def test_versions_that_no_handler_covers(use: Use) -> None:

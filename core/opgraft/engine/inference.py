@@ -19,9 +19,10 @@ from opgraft.graph.element_types import HELD
 from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops import Handler, Output
 from opgraft.ops.arrays import as_held, element_type
-from opgraft.ops.handler import Place
+from opgraft.ops.handler import Input, Place, Signature
 from opgraft.ops.schema import Schema, keywords_taken
 from opgraft.registry import Candidate, Definition, set_versions
+from opgraft.registry.definitions import only
 
 NOTHING: Final = Output(None)
 """What is known of an output of which nothing is."""
@@ -63,33 +64,63 @@ def infer_outputs(node: Node, definition: Definition) -> list[Output]:
 @cache
 def output_types(definition: Definition) -> tuple[str | None, ...]:
     """For each output that every node of an operator has, its element type, where that is always the same: as declared,
-    or as its handlers say it of every element type that their inputs may have."""
+    or as its handlers have it for all element types and numbers of inputs.
+
+    Nothing is said of what may depend on an attribute: a node of another type than was told would be refused.
+    """
     declared = definition.output_types
-    if None not in declared:
+    if None not in declared or any(map(_reads_attributes, definition.handlers)):
         return declared
     found: list[set[str | None]] = [set() for _ in declared]
-    for node in _nodes_of_each_type(definition):
+    for node in _nodes_of_each_form(definition):
         outputs = _of_some_rank(node, definition)
         for index, types in enumerate(found):
             types.add(outputs[index].dtype if index < len(outputs) else None)
         if all(len(types) > 1 for types in found):
             break
-    return tuple(
-        known or (next(iter(types)) if len(types) == 1 else None) for known, types in zip(declared, found, strict=True)
-    )
+    return tuple(known or only(types) for known, types in zip(declared, found, strict=True))
 
 
-def _nodes_of_each_type(definition: Definition) -> Iterator[Node]:
-    """A node for each element type that the inputs which cannot be left out may have, of unknown shapes."""
+def _reads_attributes(handler: Handler) -> bool:
+    """Whether what is inferred of a handler's outputs may depend on an attribute."""
+    attributes, schema = handler.signature.attributes, handler.definition
+    if schema is None or schema.inference is None:
+        return bool(attributes)
+    return bool(keywords_taken(schema.inference, attributes))
+
+
+def _nodes_of_each_form(definition: Definition) -> Iterator[Node]:
+    """Nodes of unknown shapes, of each form, and with each element type that the inputs may have."""
     for handler in definition.handlers:
-        parameters = [each for each in handler.signature.inputs if each.required]
-        for dtype in sorted(set[str]().union(*(each.dtypes for each in parameters))):
-            types = [dtype if dtype in each.dtypes else min(each.dtypes) for each in parameters]
-            inputs = tuple(Value(each.name, own) for each, own in zip(parameters, types, strict=True))
-            outputs = tuple(Value(f"output {index}") for index in range(len(definition.output_types)))
-            node = Node("", definition.op_type, definition.domain, handler.since, inputs, outputs, {})
-            Graph("", inputs, (), (node,), {}, {})
-            yield node
+        for given in _forms(handler.signature):
+            for dtype in sorted(set[str]().union(*(each.dtypes for each in given if each is not None))):
+                yield _node_of_type(definition, handler.since, given, dtype)
+
+
+def _forms(signature: Signature) -> Iterator[list[Input | None]]:
+    """The inputs of nodes with all, with none and with one each of those that may be left out, and with none to two
+    variadic ones; not without any, if there is a variadic one."""
+    optional = {place for place, each in enumerate(signature.inputs) if not each.required}
+    for left_out in (set[int](), optional, *(optional - {place} for place in optional)):
+        fixed = [None if place in left_out else each for place, each in enumerate(signature.inputs)]
+        for count in range(3 if signature.variadic else 1):
+            given = [*fixed, *[signature.variadic] * count]
+            if signature.variadic is None or any(given):
+                yield given
+
+
+def _node_of_type(definition: Definition, version: int, given: Sequence[Input | None], dtype: str) -> Node:
+    """A node whose inputs are of an element type, or, where they are never of that, of one that they may be of."""
+    inputs = [
+        None if each is None else Value(f"input {place}", dtype if dtype in each.dtypes else min(each.dtypes))
+        for place, each in enumerate(given)
+    ]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    outputs = tuple(Value(f"output {index}") for index in range(len(definition.output_types)))
+    node = Node("", definition.op_type, definition.domain, version, tuple(inputs), outputs, {})
+    Graph("", tuple(each for each in inputs if each is not None), (), (node,), {}, {})
+    return node
 
 
 def _of_some_rank(node: Node, definition: Definition) -> list[Output]:

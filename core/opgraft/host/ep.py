@@ -67,7 +67,8 @@ class ExecutionProvider:
             for cluster in filter(None, decisions.clusters):
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
-            leave(_unclaimed(decisions, candidates))
+            if self.definitions:
+                leave(_unclaimed(decisions, candidates), self.definitions)
             self._report(decisions)
 
     def _report(self, decisions: Decisions) -> None:

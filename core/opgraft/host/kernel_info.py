@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 from opgraft.graph import AttributeValue, Graph, Initializer, Node, UnreadableAttribute, Value
 from opgraft.host._ep import ffi, lib
@@ -23,11 +24,18 @@ _Key: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A node: its operator, its name, and those of its outputs."""
 
 
-class _Left(NamedTuple):
-    """What an execution provider saw of a node that it left to a kernel."""
+@dataclass(slots=True)
+class _Left:
+    """What an execution provider saw of a node that it left to a kernel, and that the kernel is not shown. `count` is
+    that of nodes of one key, which different bodies may have; `attributes` are those that all of them have."""
 
     version: int
-    attributes: Mapping[str, AttributeValue]
+    attributes: frozenset[str]
+    count: int = 0
+
+
+UNSEEN: Final = UnreadableAttribute()
+"""Stands for an attribute that the schema does not name."""
 
 
 class _Here(threading.local):
@@ -36,18 +44,31 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.left: dict[_Key, _Left] = {}
 
+    def take(self, key: _Key) -> _Left | None:
+        """What is known of a node whose kernel is being made, which happens once."""
+        found = self.left.get(key)
+        if found is not None:
+            found.count -= 1
+            if not found.count:
+                del self.left[key]
+        return found
+
 
 _here: Final = _Here()
 
 
-def leave(nodes: Iterable[Node]) -> None:
-    """Note the nodes that an execution provider does not claim; their kernels are made next, in this thread."""
+def leave(nodes: Iterable[Node], definitions: Mapping[str, Definition]) -> None:
+    """Note, of the nodes that an execution provider does not claim, those of operators that packs define; their kernels
+    are made next, in this thread."""
     _here.left = {}
     for node in nodes:
-        key = _key(node.operator, node.name, [value.name if value else "" for value in node.outputs])
-        seen = _Left(node.since_version, node.attributes)
-        if _here.left.setdefault(key, seen).attributes != node.attributes:  # nodes of one name, in different bodies
-            _here.left[key] = _Left(node.since_version, {})
+        definition = definitions.get(node.operator)
+        if definition is not None:
+            unnamed = frozenset(node.attributes) - definition.attribute_kinds.keys()
+            key = _key(node.operator, node.name, [value.name if value else "" for value in node.outputs])
+            noted = _here.left.setdefault(key, _Left(node.since_version, unnamed))
+            noted.attributes &= unnamed
+            noted.count += 1
 
 
 def forget() -> None:
@@ -69,7 +90,7 @@ def read_node(info: Any, definition: Definition) -> Node:
     """
     inputs = tuple(_values(info, "input", _INPUTS))
     name = _text(lib.ort_KernelInfo_GetNodeName, info)
-    seen = _here.left.get(_key(definition.operator, name, _names(info, _OUTPUTS)))
+    seen = _here.take(_key(definition.operator, name, _names(info, _OUTPUTS)))
     node = Node(
         name=name,
         op_type=definition.op_type,
@@ -77,7 +98,7 @@ def read_node(info: Any, definition: Definition) -> Node:
         since_version=UNKNOWN_VERSION if seen is None else seen.version,
         inputs=inputs,
         outputs=tuple(_values(info, "output", _OUTPUTS)),
-        attributes={**({} if seen is None else seen.attributes), **dict(_attributes(info, definition))},
+        attributes={**dict.fromkeys(seen.attributes if seen else (), UNSEEN), **dict(_attributes(info, definition))},
     )
     constants = {
         value.name: Initializer(value, lambda index=index: _constant(info, index))  # type: ignore[misc]

@@ -81,13 +81,13 @@ class Definition:
         known = [each for each in given if each is not None]
         required = all(each is not None and each.required for each in given)
         dtypes = frozenset[str]().union(*(each.dtypes for each in known))
-        return Parameter(known[0].name, required, dtype=_only(dtypes) if index else None)
+        return Parameter(known[0].name, required, dtype=only(dtypes) if index else None)
 
     @cached_property
     def output_types(self) -> tuple[str | None, ...]:
         """For each output that every node has, the element type, where that is declared."""
         count = min(schema.required_outputs for schema in self._schemas)
-        return tuple(_only({schema.outputs[index].dtype for schema in self._schemas}) for index in range(count))
+        return tuple(only({schema.outputs[index].dtype for schema in self._schemas}) for index in range(count))
 
     @cached_property
     def attribute_kinds(self) -> dict[str, AttributeKind]:
@@ -126,7 +126,7 @@ class Definition:
         return None
 
 
-def _only(dtypes: Collection[str | None]) -> str | None:
+def only(dtypes: Collection[str | None]) -> str | None:
     """The one element type of several mentions, if every ONNX Runtime knows it."""
     (dtype, *others) = dtypes
     return None if others or dtype not in _TOLD_TYPES else dtype
