@@ -5,11 +5,15 @@ from __future__ import annotations
 from math import prod
 
 import mlx.core as mx
+import numpy as np
 
 from opgraft.ops import FLOATS, op
 from opgraft_ops._folding import Fold, on_cpu, widened
 from opgraft_ops._shared import along
 from opgraft_ops._sizes import check_broadcast, check_shape, counted, flags
+
+MOMENTUM = float(np.float32(0.9))
+"""The default as ONNX has it, a number of 32 bits: what the running statistics of float64 leave of it counts."""
 
 STASH = {1: mx.float32, 16: mx.bfloat16}
 """Element types of saved statistics, by their numbers in ONNX."""
@@ -139,7 +143,7 @@ def _(node):
 
 
 @op("BatchNormalization", since=14, dtypes=FLOATS)
-def batch_normalization(ctx, X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0):
+def batch_normalization(ctx, X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=MOMENTUM, training_mode=0):
     """X (N, C, ...) less the mean, over the deviation, scaled and shifted, all by channel. The statistics are given, or
     those of X in training, which also returns running ones. ONNX BatchNormalization-15."""
     if not training_mode:
