@@ -27,7 +27,7 @@ def fuzz(operator: str, examples: int) -> str:
         if done.returncode in (0, 1):
             return done.stdout if done.returncode else ""
         case = last.read_text() if last.exists() else "no case"
-        return f"the process ended with {done.returncode} on {case}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return f"the process ended with {done.returncode} on {case}\n{done.stdout[-2000:]}{done.stderr[:2000]}"
 
 
 def main() -> int:

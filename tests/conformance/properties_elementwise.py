@@ -129,8 +129,8 @@ FUNCTIONS = {
 def binary(d: Draws) -> Case:
     if d.version < 7:
         return legacy(d)
-    dtype = d.dtype()
-    return d.case(*(d.array(dtype, shape, "any") for shape in d.broadcast_shapes(2)), elementwise=True)
+    dtype, kind = d.dtype(), d.pick("any", "whole")  # in the latter, equal ones meet
+    return d.case(*(d.array(dtype, shape, kind) for shape in d.broadcast_shapes(2)), elementwise=True)
 
 
 def legacy(d: Draws) -> Case:

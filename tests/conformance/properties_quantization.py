@@ -22,9 +22,10 @@ def castable(d: Draws, source: str, target: str) -> Array:
     shape = d.shape(0, 3)
     if target == POWERS or source == POWERS:
         return d.array(source, shape, "positive")
-    if source in NUMBERS - INTEGERS and target in INTEGERS | NARROW_INTEGERS:
-        if target in NARROW_INTEGERS:
-            return d.whole(shape, *((-2, 1) if target.startswith("int2") else (0, 3)), "int64").astype(source)
+    if source in FLOATS and target in NARROW_INTEGERS:
+        low, high = (0, 3) if target.startswith("u") else (-2, 1)
+        return (d.whole(shape, 4 * low, 4 * high) / 4).astype(numpy_type(source))
+    if source in FLOATS and target in INTEGERS:
         return np.abs(d.array(source, shape)) if target.startswith("u") else d.array(source, shape)
     if "float" in source and source not in FLOATS and target in INTEGERS | NARROW_INTEGERS:
         return np.ones(shape, numpy_type(source))

@@ -66,10 +66,6 @@ class Draws:
         self.operator = operator
         self.version = self.pick(*versions(operator))
 
-    def of_versions(self, since: int = 1, until: int = 1000) -> None:
-        """Draw the version again, from some of them."""
-        self.version = self.pick(*(each for each in versions(self.operator) if since <= each <= until))
-
     def integer(self, low: int, high: int) -> int:
         return self._draw(integers(low, high))
 
@@ -121,15 +117,12 @@ class Draws:
         rest = list(range(count))
         return [rest.pop(self.integer(0, len(rest) - 1)) for _ in range(count)]
 
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [self.integer(low, high) for _ in range(count)]
-
     def dtype(self, index: int = 0, among: Iterable[str] = ANY) -> str:
         """An element type that input `index` may have in this version, and that opgraft takes."""
         return self.pick(*element_types(self.operator, self.version, index, frozenset(among)))
 
     def array(self, dtype: str, shape: Sequence[int] = (), values: str = "moderate") -> Array:
-        """An array of values of a kind, see `POOLS`."""
+        """An array of values of a kind, see `FLOAT_VALUES`."""
         choice, count = pool(dtype, values), prod(shape)
         if count <= MOST_ELEMENTS // 2:
             places = np.frombuffer(self._draw(some_bytes(count)), np.uint8)
@@ -139,8 +132,7 @@ class Draws:
 
     def whole(self, shape: Sequence[int], low: int, high: int, dtype: str = "int64") -> Array:
         """An array of integers from low to high."""
-        count = prod(shape)
-        elements = self.integers(count, low, high) if low <= high else []
+        elements = [self.integer(low, high) for _ in range(prod(shape))]
         return np.array(elements, np.int64).astype(numpy_type(dtype)).reshape(tuple(shape))
 
     def some(self, **attributes: Any) -> dict[str, Any]:
@@ -156,7 +148,6 @@ class Draws:
         self,
         *inputs: Array | None,
         fixed: Iterable[int] = (),
-        fed: Iterable[int] = (),
         attributes: dict[str, Any] | None = None,
         **given: Any,
     ) -> Case:
@@ -164,7 +155,6 @@ class Draws:
 
         Args:
             fixed: the inputs that must be constant.
-            fed: those that must not be.
             given: as `Case` takes it.
         """
         while inputs and inputs[-1] is None:
@@ -172,7 +162,7 @@ class Draws:
         inputs = tuple(each if each is None else np.asarray(each) for each in inputs)
         present = [index for index, each in enumerate(inputs) if each is not None]
         mask = self.integer(0, 2 ** len(present) - 1)
-        chosen = {index for place, index in enumerate(present) if mask >> place & 1} - set(fed) | set(fixed)
+        chosen = {index for place, index in enumerate(present) if mask >> place & 1} | set(fixed)
         whole = [index for index in present if index not in chosen and inputs[index].dtype.kind in "iu"]
         computed = self.pick(None, None, *whole) if self.version >= 7 else None
         return Case(
@@ -226,7 +216,7 @@ def element_types(operator: str, version: int, index: int, among: frozenset[str]
     """The element types that ONNX allows an input of a version, and that one of opgraft's handlers takes there."""
     schema = onnx.defs.get_schema(operator, version, "")
     formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-    texts = {"float": "float32", "double": "float64", "float4e2m1": "float4e2m1"}
+    texts = {"float": "float32", "double": "float64"}
     allowed = {text.removeprefix("tensor(").removesuffix(")") for text in formal.types}
     taken = {name for each in handlers_of(operator, version) for name in each.signature.input(index).dtypes}
     found = {texts.get(name, name) for name in allowed} & taken & among

@@ -7,8 +7,6 @@ from itertools import product
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from kit import check_refused
 
 from opgraft.engine import Program
@@ -199,34 +197,6 @@ def test_conv_larger_than_the_image_cuts_nothing_that_counts():
     check_node("Conv", normal(1, 9, 3), normal(2, 9, 1), pads=[5, 0], strides=[10])
 
 
-@st.composite
-def convolutions(draw, largest_stride=3):
-    rank = draw(st.integers(1, 3))
-    numbers = lambda low, high: draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))  # noqa: E731
-    group = draw(st.sampled_from([1, 1, 2, 3]))
-    inputs, outputs = draw(st.sampled_from([1, 2, 9])), draw(st.sampled_from([1, 2]))
-    attributes = {
-        "group": group,
-        "strides": numbers(1, largest_stride),
-        "dilations": numbers(1, 2),
-        "pads": numbers(0, 2) + numbers(0, 2),
-    }
-    shape = (draw(st.integers(1, 2)), group * inputs, *numbers(1, 7))
-    kernel = numbers(1, 3)
-    return shape, inputs, outputs, kernel, attributes
-
-
-@given(convolutions())
-def test_conv_anyhow(case):
-    shape, inputs, outputs, kernel, attributes = case
-    rank = len(kernel)
-    pads, dilations = attributes["pads"], attributes["dilations"]
-    reach = [(kernel[axis] - 1) * dilations[axis] + 1 for axis in range(rank)]
-    assume(all(shape[2 + a] + pads[a] + pads[a + rank] >= reach[a] for a in range(rank)))
-    group = attributes["group"]
-    check_node("Conv", normal(*shape), normal(group * outputs, inputs, *kernel), normal(group * outputs), **attributes)
-
-
 def test_conv_declines():
     check_declined("Conv", normal(2, 3), normal(4, 3), because="axes beside batch and channels")
 
@@ -284,16 +254,6 @@ def test_conv_transpose_declines_an_output_that_nothing_reaches():
 
 def test_conv_transpose_of_nothing():
     check_node("ConvTranspose", normal(0, 3, 4), normal(3, 2, 2), reference=[np.zeros((0, 2, 5), np.float32)])
-
-
-@given(convolutions())
-def test_conv_transpose_anyhow(case):
-    shape, inputs, outputs, kernel, attributes = case
-    group, rank = attributes["group"], len(kernel)
-    strides, dilations, pads = (attributes[name] for name in ("strides", "dilations", "pads"))
-    sizes = [(shape[2 + a] - 1) * strides[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank)]
-    assume(all(sizes[a] - pads[a] - pads[a + rank] > 0 for a in range(rank)))
-    check_node("ConvTranspose", normal(*shape), normal(group * inputs, outputs, *kernel), **attributes)
 
 
 @pytest.mark.parametrize("group", [1, 3])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kit import check_refused
 
 from opgraft.testing import check_declined, check_node, node_model, reference_outputs, run_model
@@ -206,20 +204,6 @@ def test_what_is_declined():
         check_declined(
             "LSTM", *inputs, because=because, **{"opset": 14, "outputs": 3, "hidden_size": HIDDEN, **attributes}
         )
-
-
-@given(
-    st.sampled_from(["RNN", "GRU", "LSTM"]),
-    st.sampled_from(DIRECTIONS),
-    st.sets(st.sampled_from(OPTIONAL)),
-    st.lists(st.integers(0, STEPS), min_size=BATCH, max_size=BATCH),
-    st.sampled_from([{}, {"clip": 0.5}]),
-    st.booleans(),
-)
-def test_any_mixture(operator, direction, given, lengths, attributes, coupled):
-    extra = {"GRU": {"linear_before_reset": int(coupled)}, "LSTM": {"input_forget": int(coupled)}}.get(operator, {})
-    lengths = lengths if "sequence_lens" in given else None
-    check(operator, direction, inputs_of(operator, direction, given, lengths), **attributes, **extra)
 
 
 def test_steps_do_not_depend_on_later_ones():
