@@ -86,20 +86,23 @@ def squeeze(d: Draws) -> Case:
     ones = [axis for axis, size in enumerate(shape) if size == 1]
     axes = [ones[place] for place in d.permutation(len(ones))[: d.integer(0, len(ones))]]
     axes = [axis - len(shape) if d.version >= 11 and d.flag() else axis for axis in axes]
-    return of_axes(d, anything(d, shape), axes or None)
+    data = anything(d, shape)
+    return of_axes(d, data, axes or None, np.squeeze(data, tuple(axes) or None))
 
 
 @cases("Unsqueeze")
 def unsqueeze(d: Draws) -> Case:
     shape, more = d.shape(0, 3), d.integer(1, 3)
     axes = d.axes(len(shape) + more, more)[:more]
-    return of_axes(d, anything(d, shape), axes if d.version >= 11 else [axis % (len(shape) + more) for axis in axes])
+    axes = axes if d.version >= 11 else [axis % (len(shape) + more) for axis in axes]
+    data = anything(d, shape)
+    return of_axes(d, data, axes, np.expand_dims(data, tuple(axes)))
 
 
-def of_axes(d: Draws, data: Array, axes: list[int] | None) -> Case:
+def of_axes(d: Draws, data: Array, axes: list[int] | None, expected: Array) -> Case:
     if d.version >= 13:
-        return moved(d, data, None if axes is None else np.array(axes))
-    return moved(d, data, attributes={} if axes is None else {"axes": axes})
+        return moved(d, data, None if axes is None else np.array(axes), oracle=[expected])
+    return moved(d, data, attributes={} if axes is None else {"axes": axes}, oracle=[expected])
 
 
 @cases("Transpose")

@@ -56,7 +56,9 @@ def windows(
     if automatic in (None, "NOTSET") and d.flag():
         pads = [d.integer(0, min(most, kernel[place % rank] - 1) if within else most) for place in range(2 * rank)]
     reach = [(kernel[axis] - 1) * dilations[axis] + 1 for axis in range(rank)]
-    least = [max(1, reach[axis] - pads[axis] - pads[axis + rank]) for axis in range(rank)]
+    # A window of nothing but padding has no maximum: ONNX Runtime's is the least float.
+    hit = dilations if within else [1] * rank
+    least = [max(hit[axis], reach[axis] - pads[axis] - pads[axis + rank]) for axis in range(rank)]
     sizes = [d.integer(low, max(low, largest)) for low in least]
     attributes: dict[str, Any] = {}
     if set(strides) > {1} or d.flag():
