@@ -55,7 +55,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml setup.py core/opgraft/host/abi.py core/opgraft/host/build_ffi.py core/opgraft/host/support.c
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml setup.py core/opgraft/host/abi.py core/opgraft/host/build_ffi.py core/opgraft/host/support.c core/opgraft/_blas.c
 	$(PIP) -e ".[$(BACKEND)]"
 	touch $@
 

@@ -1,11 +1,12 @@
-"""The two build steps that pyproject.toml cannot state: the extension module, and where registry.yaml goes."""
+"""The build steps that pyproject.toml cannot state: the extension modules, and where registry.yaml goes."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 
@@ -25,7 +26,15 @@ class BuildPy(build_py):
         return Path(self.build_lib, "opgraft", "registry.yaml")
 
 
+BLAS = Extension(
+    "opgraft._blas",
+    ["core/opgraft/_blas.c"],
+    define_macros=[("Py_LIMITED_API", "0x030B0000")],
+    py_limited_api=True,
+)
+
 setup(
+    ext_modules=[BLAS] if sys.platform.startswith("linux") else [],
     cffi_modules=["core/opgraft/host/build_ffi.py:ffibuilder"],
     cmdclass={"build_py": BuildPy},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

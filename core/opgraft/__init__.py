@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opgraft import blas  # before anything that loads MLX
 from opgraft.host import EP_NAME, library_path, register, unregister
 
 if TYPE_CHECKING:
@@ -57,4 +58,4 @@ def report(model: str | Path | bytes | onnx.ModelProto, **provider_options: str)
     return survey(model, provider_options)
 
 
-__all__ = ["EP_NAME", "__version__", "library_path", "register", "report", "session_options", "unregister"]
+__all__ = ["EP_NAME", "__version__", "blas", "library_path", "register", "report", "session_options", "unregister"]

@@ -48,6 +48,14 @@ def _mlx() -> str:
     return f"default device {default_device()}, " + (f"GPU backend {backend}" if backend else "no GPU backend")
 
 
+def _blas() -> str:
+    from opgraft.blas import Blas, in_use
+
+    if in_use in (Blas.NOT_INSTALLED, Blas.TOO_LATE):
+        raise RuntimeError(in_use.value)
+    return str(in_use.value)
+
+
 def _library() -> str:
     from opgraft.host import library_path
 
@@ -95,6 +103,7 @@ def _execution_provider() -> str:
 _CHECKS: dict[str, Callable[[], str]] = {
     "onnxruntime": _onnxruntime,
     "MLX": _mlx,
+    "BLAS of the CPU device": _blas,
     "library": _library,
     "op packs": _packs,
     "registry": _registry,
