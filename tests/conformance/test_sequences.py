@@ -423,7 +423,7 @@ def test_a_large_tensor_goes_to_the_device_once(monkeypatch):
         copies.extend([value.size] * isinstance(value, np.ndarray))
         return to_device(value)
 
-    for module in ("opgraft.engine.program", "opgraft_ops.sequences"):
+    for module in ("opgraft.engine.frame", "opgraft_ops.sequences"):
         monkeypatch.setattr(f"{module}.to_device", counted)
     model = model_of(
         """g (float[2000] x, int64 M) => (float[2000] y) <int64 zero = {0}> {

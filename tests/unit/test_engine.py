@@ -167,8 +167,8 @@ class Conversions:
             self.to_host.append(tuple(value.shape))
             return to_host(value)
 
-        monkeypatch.setattr("opgraft.engine.program.to_device", counted_to_device)
-        monkeypatch.setattr("opgraft.engine.program.to_host", counted_to_host)
+        monkeypatch.setattr("opgraft.engine.frame.to_device", counted_to_device)
+        monkeypatch.setattr("opgraft.engine.frame.to_host", counted_to_host)
 
 
 @pytest.fixture

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 import mlx.core as mx
 
 _STREAMS: Final = {"cpu": (mx.cpu,), "gpu": (mx.cpu, mx.gpu)}
 
-_free: dict[str, list[tuple[mx.Stream, ...]]] = {device: [] for device in _STREAMS}
+Lane: TypeAlias = tuple[mx.Stream, ...]
+"""A stream of each kind that a device needs; the last is the device's own."""
+
+_free: dict[str, list[Lane]] = {device: [] for device in _STREAMS}
 
 
 @contextmanager
-def lane(device: str) -> Iterator[None]:
+def lane(device: str) -> Iterator[Lane]:
     """What MLX is asked for while the context lasts is done on `device`, in streams that nobody else uses meanwhile.
 
     A thread's default streams would do the same work, but each of them holds an operating system's thread, and MLX
@@ -32,9 +35,9 @@ def lane(device: str) -> Iterator[None]:
     try:
         with mx.stream(streams[0]):
             if len(streams) == 1:
-                yield
+                yield streams
             else:
                 with mx.stream(streams[1]):
-                    yield
+                    yield streams
     finally:
         free.append(streams)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
@@ -11,13 +10,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from opgraft.engine.compiled import Compiler
+from opgraft.engine.frame import Check, Frame, GraphBreak, Run
+from opgraft.engine.fusing import traces_repay
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import outputs_of
 from opgraft.engine.watch import told, watchers
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
-from opgraft.ops.arrays import as_held, compute, device_from_storage, element_type, to_device, to_host, unchanging
+from opgraft.ops.arrays import compute, device_from_storage, element_type, to_device, unchanging
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
 from opgraft.ops.tensors import Tensors
@@ -32,12 +34,6 @@ LARGE = 65536
 
 MOST_CHECKS = 256
 """So many checks of a run's data are kept open at most: a loop makes new ones at every turn."""
-
-_random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
-
-
-def _random_key() -> mx.array:
-    return mx.random.key(next(_random_seeds))
 
 
 class _Prepared(dict[Hashable, Any]):
@@ -63,82 +59,6 @@ class ConstantStore:
             mx.eval(array)
             self._device[initializer.identity] = array
         return array
-
-
-@dataclass(slots=True)
-class Check:
-    """What must hold of a run's data, yet to be computed, and the error where it does not."""
-
-    holds: mx.array
-    failure: TranslationError
-
-
-@dataclass(slots=True)
-class Frame:
-    """The values of one run, by slot: on the device, on the host, or on both.
-
-    bfloat16, which NumPy lacks, is held on the device alone. A sequence has its place on the host, wherever its tensors
-    are, and is read as it is. An `eager` frame has each step computed at once, so that what fails is found where it
-    fails. What a translator reads is a handle of its own, and host arrays are read-only: `X += 1` in one translator
-    changes nothing for the others.
-    """
-
-    device: list[Any]
-    host: list[Any]
-    eager: bool = False
-    checks: list[Check] = field(default_factory=list)
-
-    def on_device(self, slot: int) -> Any:
-        value = self.device[slot]
-        if value is None:
-            on_host = self.host[slot]
-            if on_host is None or isinstance(on_host, Tensors):
-                return on_host
-            value = self.device[slot] = to_device(on_host)
-        return mx.array(value)
-
-    def on_host(self, slot: int) -> Any:
-        value = self.host[slot]
-        if value is None and self.device[slot] is not None:
-            value = unchanging(to_host(self.device[slot]))
-            if self.device[slot].dtype != mx.bfloat16:
-                self.host[slot] = value
-        return value
-
-    def anywhere(self, slot: int) -> Any:
-        return self.on_device(slot) if self.host[slot] is None else self.host[slot]
-
-    def settle(self) -> None:
-        """Judge the open checks.
-
-        Raises:
-            TranslationError: one of them does not hold; the first that was made.
-        """
-        checks, self.checks[:] = self.checks.copy(), []
-        mx.eval([check.holds for check in checks])
-        for check in checks:
-            if not check.holds.item():
-                raise check.failure
-
-    def put(self, slot: int, value: Any) -> None:
-        """Keep a value.
-
-        Raises:
-            TypeError: it is neither an array nor a sequence, or of an element type that MLX lacks.
-        """
-        held = value if isinstance(value, Tensors) else as_held(value)
-        (self.device if isinstance(held, mx.array) else self.host)[slot] = held
-
-    def lazy(self, slot: int) -> Sequence[mx.array]:
-        """The arrays of a value that MLX may have yet to compute, for the caller to have them computed."""
-        on_device, on_host = self.device[slot], self.host[slot]
-        if on_device is not None:
-            return (on_device,)
-        return on_host.take_lazy() if isinstance(on_host, Tensors) else ()
-
-    def drop(self, slot: int) -> None:
-        self.device[slot] = None
-        self.host[slot] = None
 
 
 @dataclass(slots=True)
@@ -195,10 +115,12 @@ class Program:
             for step in plan.steps
         ]
         steering = {slot for slot in plan.outputs if is_body and _steers(plan.values[slot])}
-        wanted = self._wanted_on_host(steering, candidates, bodies)
+        self.wanted = wanted = self._wanted_on_host(steering, candidates, bodies)
         self.captures_on_host = tuple(slot in wanted for slot in range(len(plan.inputs), plan.first_constant))
-        last_use = self._last_uses()
         first, end = plan.first_constant, plan.first_constant + len(plan.constants)
+        self.first_computed = end
+        self.last_use = self._last_uses()
+        dead = self._dead()
         self._bound = tuple(
             _Bound(
                 step=step,
@@ -209,7 +131,7 @@ class Program:
                 ),
                 constant=tuple(first <= slot < end for slot in step.inputs),
                 bodies={name: (program, step.bodies[name].captured) for name, program in inner.items()},
-                dead=last_use[number],
+                dead=dead[number],
                 host_form=candidate.host_form,
                 wanted_on_host=any(slot in wanted for slot in step.outputs),
             )
@@ -217,6 +139,7 @@ class Program:
         )
         with lane(self.device):
             self._template = self._constant_frame(constants, wanted)
+        self.compiler = Compiler(self) if traces_repay(self.device) else None
 
     def run(self, inputs: Sequence[Array | mx.array | None]) -> list[mx.array | Array]:
         """Run the plan.
@@ -235,26 +158,52 @@ class Program:
         """
         if len(inputs) != len(self.plan.inputs):
             raise ModelError(f"{self.plan.name!r} takes {len(self.plan.inputs)} inputs, and {len(inputs)} were given")
-        with lane(self.device):
-            frame = self._first_frame(inputs, eager=bool(watchers))
+        with lane(self.device) as streams:
+            run = Run(streams, eager=bool(watchers), compiles=not watchers)
             try:
-                self.execute(frame)
-                outputs = [self._result(frame, slot) for slot in self.plan.outputs]
-                arrays = [value for value in outputs if isinstance(value, mx.array)]
-                mx.eval(arrays, [check.holds for check in frame.checks])
-            except KeyboardInterrupt:
+                return self._attempt(inputs, run)
+            except (KeyboardInterrupt, ModelError):
                 raise
             except BaseException as error:
-                found = self._blame(inputs, error)
-                raise found from found.__cause__ or error
-            frame.settle()
+                return self._again(inputs, error, run.replayed)
+
+    def _attempt(self, inputs: Sequence[Any], run: Run) -> list[Any]:
+        frame = self._first_frame(inputs, run)
+        self.execute(frame)
+        outputs = [self._result(frame, slot) for slot in self.plan.outputs]
+        arrays = [value for value in outputs if isinstance(value, mx.array)]
+        mx.eval(arrays, [check.holds for check in run.checks])
+        run.settle()
         return outputs
 
-    def _new_frame(self, eager: bool, checks: list[Check]) -> Frame:
-        return Frame(self._template.device.copy(), self._template.host.copy(), eager, checks)
+    def _again(self, inputs: Sequence[Any], error: BaseException, replayed: bool) -> list[Any]:
+        """The outputs after all, where a trace was to blame for `error`; or the error that names the node that failed.
 
-    def _first_frame(self, inputs: Sequence[Any], eager: bool = False) -> Frame:
-        frame = self._new_frame(eager, [])
+        The plan is run again, one node computed after the other: MLX is lazy, and fails where something is read, which
+        may be far from what could not be computed.
+
+        Raises:
+            TranslationError: it fails again, or was one to begin with.
+        """
+        try:
+            outputs = self._attempt(inputs, Run(eager=True))
+            if replayed and self.compiler is not None:
+                self.compiler.forget()
+                return outputs
+        except TranslationError as found:
+            raise found from found.__cause__ or error
+        except Exception:  # it is the first that counts
+            pass
+        if isinstance(error, TranslationError):
+            raise error
+        raise TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {text_of(error)}") from error
+
+    def new_frame(self, run: Run) -> Frame:
+        """A frame with nothing but the constants in it."""
+        return Frame(self._template.device.copy(), self._template.host.copy(), run)
+
+    def _first_frame(self, inputs: Sequence[Any], run: Run) -> Frame:
+        frame = self.new_frame(run)
         for slot, (value, given) in enumerate(zip(self.plan.inputs, inputs, strict=True)):
             try:
                 if value.dtype == "bfloat16" and isinstance(given, np.ndarray):
@@ -275,15 +224,23 @@ class Program:
 
     def execute(self, frame: Frame) -> None:
         """Run every step over a frame whose inputs and captures are in place; results are left in the frame."""
-        for bound in self._bound:
+        if self.compiler is not None and frame.run.compiles:
+            self.compiler.execute(frame)
+        else:
+            self.execute_steps(frame, 0, len(self._bound))
+
+    def execute_steps(self, frame: Frame, first: int, end: int) -> None:
+        """Run the steps from number `first` on, up to `end`."""
+        run = frame.run
+        for bound in self._bound[first:end]:
             try:
-                if frame.eager:
+                if run.eager:
                     self._step_alone(bound, frame)
                 else:
                     self._step(bound, frame)
-                if frame.checks and (frame.eager or len(frame.checks) > MOST_CHECKS):
-                    frame.settle()
-            except (TranslationError, KeyboardInterrupt):
+                if run.checks and (run.eager or len(run.checks) > MOST_CHECKS) and not run.tracing:
+                    run.settle()
+            except (TranslationError, KeyboardInterrupt, GraphBreak):
                 raise
             except BaseException as error:  # one that exits must not end its host
                 raise self._failure(bound, frame, error) from error
@@ -309,7 +266,7 @@ class Program:
             cache=bound.cache,
             constant=bound.constant,
             bodies={name: _Body(program, captured, frame) for name, (program, captured) in bound.bodies.items()},
-            random_key=_random_key,
+            random_key=frame.run.random_key,
             on_host=on_host,
         )
         outputs = bound.step.outputs
@@ -318,7 +275,7 @@ class Program:
             if slot != ABSENT:
                 frame.put(slot, _as_declared(result, self.plan.values[slot]) if on_host else result)
         for holds, message in context.checks:
-            frame.checks.append(Check(mx.all(holds), self._failure(bound, frame, ValueError(message))))
+            frame.run.checks.append(Check(mx.all(holds), self._failure(bound, frame, ValueError(message))))
 
     def _stays_on_host(self, bound: _Bound, frame: Frame) -> bool:
         """True where a step runs in NumPy: it can, all it reads is on the host, and either somebody needs its result
@@ -357,25 +314,34 @@ class Program:
                 wanted.update(slot for slot, on_host in zip(captured, program.captures_on_host, strict=True) if on_host)
         return wanted
 
-    def _last_uses(self) -> list[tuple[int, ...]]:
-        """For each step, the slots that no later step and no output reads; captures and constants stay."""
+    def _last_uses(self) -> dict[int, int]:
+        """For each slot the last step that touches it; one past the last step for an output of the plan."""
         last: dict[int, int] = {}
         for number, step in enumerate(self.plan.steps):
-            captured = [slot for body in step.bodies.values() for slot in body.captured]
-            for slot in (*step.inputs, *step.outputs, *captured):
-                last[slot] = number
-        plan = self.plan
-        kept = {ABSENT, *plan.outputs, *range(len(plan.inputs), plan.first_constant + len(plan.constants))}
-        dead: list[list[int]] = [[] for _ in plan.steps]
-        for slot, number in last.items():
-            if slot not in kept:
+            captured = (slot for body in step.bodies.values() for slot in body.captured)
+            last.update((slot, number) for slot in (*step.inputs, *step.outputs, *captured) if slot != ABSENT)
+        return last | dict.fromkeys(self.plan.outputs, len(self.plan.steps))
+
+    def _dead(self) -> list[tuple[int, ...]]:
+        """For each step, what nobody reads after it; captures and constants stay."""
+        dead: list[list[int]] = [[] for _ in self.plan.steps]
+        for slot, number in self.last_use.items():
+            if self.is_dropped(slot) and number < len(dead):
                 dead[number].append(slot)
         return [tuple(slots) for slots in dead]
+
+    def is_variable(self, slot: int) -> bool:
+        """True for a slot whose value differs from run to run; False for ABSENT, and for a constant."""
+        return slot >= self.first_computed or 0 <= slot < self.plan.first_constant
+
+    def is_dropped(self, slot: int) -> bool:
+        """True for a slot that is emptied after its last use."""
+        return slot >= self.first_computed or 0 <= slot < len(self.plan.inputs)
 
     def _constant_frame(self, constants: ConstantStore, wanted: set[int]) -> Frame:
         """The frame from which every run starts: constants in place, the rest empty."""
         size = len(self.plan.values)
-        frame = Frame([None] * size, [None] * size)
+        frame = Frame([None] * size, [None] * size, Run())
         read_on_device = {
             slot for bound in self._bound for read, slot in bound.readers if read is not Frame.on_host
         } | {slot for bound in self._bound for _, captured in bound.bodies.values() for slot in captured}
@@ -387,17 +353,6 @@ class Program:
             if is_bfloat16 or slot in read_on_device or slot in self.plan.outputs:
                 frame.device[slot] = constants.device(initializer)
         return frame
-
-    def _blame(self, inputs: Sequence[Any], error: BaseException) -> TranslationError:
-        """The error that names the node that failed, found by running again and computing one node at a time: MLX is
-        lazy, and fails where something is read, which may be far from what could not be computed."""
-        try:
-            self.execute(self._first_frame(inputs, eager=True))
-        except TranslationError as found:
-            return found
-        if isinstance(error, TranslationError):
-            return error
-        return TranslationError(f"MLX failed in subgraph {self.plan.name!r}: {text_of(error)}")
 
     def _failure(self, bound: _Bound, frame: Frame, error: BaseException) -> TranslationError:
         node = bound.step.node
@@ -422,7 +377,7 @@ class _Body:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         program = self.program
-        frame = program._new_frame(self.outer.eager, self.outer.checks)
+        frame = program.new_frame(self.outer.run)
         plan = program.plan
         if len(inputs) != len(plan.inputs):
             raise TypeError(f"body {plan.name!r} takes {len(plan.inputs)} inputs, and got {len(inputs)}")
@@ -433,7 +388,10 @@ class _Body:
             frame.device[slot], frame.host[slot] = self.outer.device[outer], self.outer.host[outer]
         program.execute(frame)
         for slot, outer in captured:  # what was brought to the other side need not be brought there at every call
-            self.outer.device[outer], self.outer.host[outer] = frame.device[slot], frame.host[slot]
+            if self.outer.device[outer] is None:
+                self.outer.device[outer] = frame.device[slot]
+            if self.outer.host[outer] is None:
+                self.outer.host[outer] = frame.host[slot]
         return tuple(frame.anywhere(slot) for slot in plan.outputs)
 
 

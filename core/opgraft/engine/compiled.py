@@ -1,0 +1,305 @@
+"""Compiled execution: runs of steps that MLX traces once and replays from then on, without Python.
+
+A program's first runs are recorded. They show its graph breaks: steps that read data on the host, draw random numbers,
+or take long to build. The steps between them are its segments. What a segment computes depends on the form of the run
+alone, which is the shapes and element types on the device and the values on the host; each form has a trace of its own.
+What cannot be traced runs step by step, with the same results.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import mlx.core as mx
+
+from opgraft.engine.frame import Check, Frame, GraphBreak, Run
+from opgraft.engine.fusing import can_trace, tracing_on
+from opgraft.engine.threads import note_tracing_thread
+from opgraft.errors import TranslationError
+from opgraft.ops.tensors import Tensors
+
+if TYPE_CHECKING:
+    from opgraft.engine.program import Program
+
+Function: TypeAlias = Callable[[list[mx.array]], list[mx.array]]
+
+RECORDED_RUNS: Final = 2
+
+MOST_BUILDING: Final = 1e-3
+"""Seconds of building in a segment, at most. MLX goes through a trace by recursion: so it stays within any stack."""
+
+LEAST_BUILDING: Final = 10e-6
+"""A segment that builds faster than this is not worth a trace."""
+
+MOST_FORMS: Final = 256
+"""With more forms than this, a program begins anew: what is in use is soon traced again."""
+
+LARGEST_KNOWN: Final = 1024
+"""A value on the host with more elements is no part of a form: it goes to the device."""
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """Steps that run one after the other; `traced` where a trace of them repays.
+
+    Attributes:
+        first, end: the numbers of the first step and of the one after the last.
+        reads: the slots that they read and did not fill, but for constants.
+        writes: the slots that they fill and others read.
+        dead: the slots of `reads` that nobody reads afterwards.
+    """
+
+    first: int
+    end: int
+    traced: bool
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    dead: tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Trace:
+    """A segment in one form: the compiled function, and how its results are laid out.
+
+    Attributes:
+        inputs: the slots of its arguments.
+        function: None where the segment cannot be traced.
+        outputs: the slots of its first results; the others are for `failures`, those of its checks.
+        on_host: what it leaves on the host, the same at every run.
+        at: the step that is being traced.
+    """
+
+    inputs: tuple[int, ...]
+    function: Function | None = None
+    outputs: tuple[int, ...] = ()
+    on_host: tuple[tuple[int, Any], ...] = ()
+    failures: tuple[TranslationError, ...] = ()
+    at: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """How often a program's segments ran in each way."""
+
+    replayed: int = 0
+    traced: int = 0
+    by_step: int = 0
+
+
+class _OfThread(threading.local):
+    """What was seen in this thread, and the trace that was made here: MLX keeps them for each thread and stream."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, Segment, int], Trace | None] = {}
+
+
+class Compiler:
+    """The compiled execution of one program, in several threads at once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.counts = Counts()
+        self._weights = [inf] * len(program.plan.steps)
+        self._breaks: set[int] = set()
+        self._recorded = 0
+        self._segments: tuple[Segment, ...] | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all traces."""
+        self._forms: dict[Any, int] = {}
+        self._traces: dict[tuple[Segment, int], Trace] = {}
+        self._of_thread = _OfThread()
+
+    def execute(self, frame: Frame) -> None:
+        """Run every step over a frame whose inputs and captures are in place."""
+        if self._recorded < RECORDED_RUNS:
+            self._record(frame)
+            return
+        segments = self._segments
+        if segments is None:
+            segments = self._segments = self._cut()
+        form = self._form(None, frame, range(self.program.plan.first_constant))
+        for segment in segments:
+            if segment.traced:
+                if form is None or not self._replay(segment, form, frame):
+                    form = form if self._by_step(segment, frame) else None
+            else:
+                self._by_step(segment, frame)
+                form = self._form(form, frame, segment.writes)
+
+    def _record(self, frame: Frame) -> None:
+        frame.run.compiles = False  # bodies are weighed as they are when they are traced
+        try:
+            for number in range(len(self._weights)):
+                breaks, began = frame.run.breaks, perf_counter()
+                self.program.execute_steps(frame, number, number + 1)
+                self._weights[number] = min(self._weights[number], perf_counter() - began)
+                if frame.run.breaks != breaks:
+                    self._breaks.add(number)
+        finally:
+            frame.run.compiles = True
+        self._recorded += 1
+        self._segments = None
+
+    def _cut(self) -> tuple[Segment, ...]:
+        self.forget()
+        segments: list[Segment] = []
+        first, total = 0, 0.0
+        for number, weight in enumerate([*self._weights, inf]):
+            alone = number in self._breaks or weight > MOST_BUILDING
+            if first < number and (alone or total + weight > MOST_BUILDING):
+                segments.append(self._segment(first, number, total >= LEAST_BUILDING))
+                first, total = number, 0.0
+            if alone and number < len(self._weights):
+                segments.append(self._segment(number, number + 1, False))
+            first, total = (number + 1, 0.0) if alone else (first, total + weight)
+        return tuple(segments)
+
+    def _segment(self, first: int, end: int, traced: bool) -> Segment:
+        program = self.program
+        read: dict[int, None] = {}
+        filled: set[int] = set()
+        for step in program.plan.steps[first:end]:
+            captured = (slot for body in step.bodies.values() for slot in body.captured)
+            read.update((slot, None) for slot in (*step.inputs, *captured) if slot not in filled)
+            filled.update(step.outputs)
+        reads = tuple(slot for slot in read if program.is_variable(slot))
+        last = program.last_use
+        return Segment(
+            first=first,
+            end=end,
+            traced=traced,
+            reads=reads,
+            writes=tuple(slot for slot in sorted(filled) if last.get(slot, -1) >= end),
+            dead=tuple(slot for slot in reads if program.is_dropped(slot) and last[slot] < end),
+        )
+
+    def _form(self, before: int | None, frame: Frame, slots: Sequence[int]) -> int | None:
+        """A number for all that is known of a run, where `before` was known already and `slots` have been filled; None
+        where it cannot be told.
+
+        What is on the host and not needed there goes to the device: its values are not to be known.
+        """
+        device, host, wanted = frame.device, frame.host, self.program.wanted
+        facts: list[Any] = [before, len(slots)]
+        for slot in slots:
+            value = host[slot]
+            if value is not None:
+                if isinstance(value, Tensors):
+                    return None
+                if slot in wanted and value.size <= LARGEST_KNOWN:
+                    facts.append((value.dtype.char, value.shape, value.tobytes()))
+                    continue
+                frame.leave_host(slot)
+            array = device[slot]
+            facts.append(None if array is None else (array.shape, array.dtype))
+        key = tuple(facts)
+        found = self._forms.get(key)
+        if found is None:
+            if len(self._forms) >= MOST_FORMS:
+                self.forget()
+            found = self._forms[key] = len(self._forms)
+        return found
+
+    def _by_step(self, segment: Segment, frame: Frame) -> bool:
+        """Run a segment step by step; False where it read data, which then are no part of a form."""
+        self.counts.by_step += 1
+        breaks = frame.run.breaks
+        elsewhere = [slot for slot in segment.reads if frame.host[slot] is None]
+        self.program.execute_steps(frame, segment.first, segment.end)
+        if frame.run.breaks == breaks:
+            return True
+        for slot in elsewhere:
+            if frame.device[slot] is not None:
+                frame.host[slot] = None
+        if segment.traced:
+            self._recorded = RECORDED_RUNS - 1
+        return False
+
+    def _replay(self, segment: Segment, form: int, frame: Frame) -> bool:
+        """Run a segment from its trace; False, and nothing done, where there is none to be had."""
+        seen, here, key = self._of_thread.seen, (id(frame.run.lane), segment, form), (segment, form)
+        trace = self._traces.get(key)
+        frame.run.replayed = True
+        if trace is not None and seen.get(here) is trace:
+            function = trace.function
+            if function is None:
+                return False
+            results = function([frame.device[slot] for slot in trace.inputs])
+            self.counts.replayed += 1
+        else:
+            if here not in seen:  # what comes but once is not traced
+                seen[here] = None
+                return False
+            if trace is None:
+                trace = self._traces[key] = self._new_trace(segment, frame)
+            seen[here] = trace
+            if trace.function is None:
+                return False
+            traced = self._trace(segment, trace, trace.function, frame)
+            if traced is None:
+                return True
+            results = traced
+        for slot, result in zip(trace.outputs, results, strict=False):
+            frame.device[slot] = result
+        for slot, value in trace.on_host:
+            frame.host[slot] = value
+        for holds, failure in zip(results[len(trace.outputs) :], trace.failures, strict=True):
+            frame.run.checks.append(Check(holds, failure))
+        for slot in segment.dead:
+            frame.drop(slot)
+        return True
+
+    def _new_trace(self, segment: Segment, frame: Frame) -> Trace:
+        program = self.program
+        known = [(slot, frame.host[slot]) for slot in segment.reads if frame.host[slot] is not None]
+        trace = Trace(
+            tuple(slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None)
+        )
+        if any(isinstance(value, Tensors) for _, value in known) or not can_trace():
+            return trace
+
+        def traced(arguments: list[mx.array]) -> list[mx.array]:
+            inner = program.new_frame(Run(tracing=True))
+            for slot, value in known:
+                inner.host[slot] = value
+            for slot, argument in zip(trace.inputs, arguments, strict=True):
+                inner.device[slot] = argument
+            for number in range(segment.first, segment.end):
+                trace.at = number
+                program.execute_steps(inner, number, number + 1)
+                if any(isinstance(inner.host[slot], Tensors) for slot in program.plan.steps[number].outputs):
+                    raise GraphBreak  # a sequence may leave the segment
+            trace.outputs = tuple(
+                slot for slot in segment.writes if inner.host[slot] is None and inner.device[slot] is not None
+            )
+            trace.on_host = tuple((slot, inner.host[slot]) for slot in segment.writes if inner.host[slot] is not None)
+            trace.failures = tuple(check.failure for check in inner.run.checks)
+            return [inner.device[slot] for slot in trace.outputs] + [check.holds for check in inner.run.checks]
+
+        trace.function = mx.compile(traced)
+        return trace
+
+    def _trace(self, segment: Segment, trace: Trace, function: Function, frame: Frame) -> list[mx.array] | None:
+        """The results of a segment's first run in this thread, in which MLX traces it. Where that fails, it has run
+        step by step, and the step that failed is a graph break from now on."""
+        note_tracing_thread()
+        try:
+            with tracing_on(self.program.device):
+                results = function([frame.device[slot] for slot in trace.inputs])
+        except BaseException as error:
+            trace.function = None  # of a trace that failed, MLX keeps what is no trace
+            if not isinstance(error, Exception):
+                raise
+            self._by_step(segment, frame)  # which fails in its own words, if it was the data
+            self._breaks.add(trace.at)
+            self._segments = None
+            return None
+        self.counts.traced += 1
+        return results

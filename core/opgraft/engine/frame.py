@@ -1,0 +1,141 @@
+"""The values of one run, and what its frames share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from opgraft.engine.lanes import Lane
+from opgraft.errors import TranslationError
+from opgraft.ops.arrays import as_held, to_device, to_host, unchanging
+from opgraft.ops.tensors import Tensors
+
+_random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
+
+
+class GraphBreak(Exception):
+    """What only a run can know was asked for while its steps were traced."""
+
+
+@dataclass(slots=True)
+class Check:
+    """What must hold of a run's data, yet to be computed, and the error where it does not."""
+
+    holds: mx.array
+    failure: TranslationError
+
+
+@dataclass(slots=True)
+class Run:
+    """What the frames of one run share, those of its control-flow bodies included.
+
+    Attributes:
+        lane: where MLX works for it.
+        eager: each step is computed at once, so that what fails is found where it fails.
+        compiles: runs of steps may be replayed from a trace.
+        replayed: some have been.
+        tracing: the steps are being traced: there is no data to read.
+        breaks: how often something was asked that differs from run to run: data, or random bits.
+        checks: those that are open.
+    """
+
+    lane: Lane | None = None
+    eager: bool = False
+    compiles: bool = False
+    replayed: bool = False
+    tracing: bool = False
+    breaks: int = 0
+    checks: list[Check] = field(default_factory=list)
+
+    def note_break(self) -> None:
+        """Something differs from run to run.
+
+        Raises:
+            GraphBreak: the steps are being traced.
+        """
+        self.breaks += 1
+        if self.tracing:
+            raise GraphBreak
+
+    def random_key(self) -> mx.array:
+        """A key that no other call gave."""
+        self.note_break()
+        return mx.random.key(next(_random_seeds))
+
+    def settle(self) -> None:
+        """Judge the open checks.
+
+        Raises:
+            TranslationError: one of them does not hold; the first that was made.
+        """
+        checks, self.checks[:] = self.checks.copy(), []
+        mx.eval([check.holds for check in checks])
+        for check in checks:
+            if not check.holds.item():
+                raise TranslationError(*check.failure.args)
+
+
+@dataclass(slots=True)
+class Frame:
+    """The values of one plan in one run, by slot: on the device, on the host, or on both.
+
+    bfloat16, which NumPy lacks, is held on the device alone. A sequence has its place on the host, wherever its tensors
+    are, and is read as it is. What a translator reads is a handle of its own, and host arrays are read-only: `X += 1`
+    in one translator changes nothing for the others.
+    """
+
+    device: list[Any]
+    host: list[Any]
+    run: Run
+
+    def on_device(self, slot: int) -> Any:
+        value = self.device[slot]
+        if value is None:
+            on_host = self.host[slot]
+            if on_host is None or isinstance(on_host, Tensors):
+                return on_host
+            value = self.device[slot] = to_device(on_host)
+        return mx.array(value)
+
+    def leave_host(self, slot: int) -> None:
+        """Keep an array on the device alone."""
+        if self.device[slot] is None:
+            self.device[slot] = to_device(self.host[slot])
+        self.host[slot] = None
+
+    def on_host(self, slot: int) -> Any:
+        value = self.host[slot]
+        if value is None and self.device[slot] is not None:
+            self.run.note_break()
+            value = unchanging(to_host(self.device[slot]))
+            if self.device[slot].dtype != mx.bfloat16:
+                self.host[slot] = value
+        return value
+
+    def anywhere(self, slot: int) -> Any:
+        return self.on_device(slot) if self.host[slot] is None else self.host[slot]
+
+    def put(self, slot: int, value: Any) -> None:
+        """Keep a value.
+
+        Raises:
+            TypeError: it is neither an array nor a sequence, or of an element type that MLX lacks.
+        """
+        held = value if isinstance(value, Tensors) else as_held(value)
+        (self.device if isinstance(held, mx.array) else self.host)[slot] = held
+
+    def lazy(self, slot: int) -> Sequence[mx.array]:
+        """The arrays of a value that MLX may have yet to compute, for the caller to have them computed."""
+        on_device, on_host = self.device[slot], self.host[slot]
+        if on_device is not None:
+            return (on_device,)
+        return on_host.take_lazy() if isinstance(on_host, Tensors) else ()
+
+    def drop(self, slot: int) -> None:
+        self.device[slot] = None
+        self.host[slot] = None

@@ -1,0 +1,213 @@
+"""Compiled execution: graph breaks, forms, threads; always the same answers as step by step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from opgraft.engine import Program, read_model
+from opgraft.engine import compiled as engine_compiled
+from opgraft.errors import TranslationError
+from opgraft.ops import op
+from opgraft.plan import build_plan
+from opgraft.registry import Pack, Registry, load_registry, parse_policy
+
+A, B = (", ".join(str(n % 7 - 3) for n in range(size)) for size in (32, 24))
+MLP = f"""g (float[N, 4] x) => (float[N, 3] z) <float[4, 8] a = {{{A}}}, float[8, 3] b = {{{B}}}> {{
+    h = MatMul (x, a) r = Relu (h) y = MatMul (r, b) z = Sigmoid (y)
+}}"""
+
+
+@pytest.fixture(autouse=True)
+def every_segment_is_worth_it(monkeypatch):
+    monkeypatch.setattr(engine_compiled, "LEAST_BUILDING", 0.0)
+
+
+def program_of(text: str, registry: Registry | None = None) -> Program:
+    registry = registry or load_registry()
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n{text}')
+    return Program(build_plan(read_model(model, registry.definitions)), registry, "cpu")
+
+
+def outputs(program: Program, *inputs: Any) -> list[np.ndarray]:
+    return [np.array(each) for each in program.run(list(inputs))]
+
+
+def both(text: str, *runs: tuple[Any, ...], registry: Registry | None = None) -> Program:
+    """The program after the runs, each of which was compared with one that is not compiled."""
+    program, plain = program_of(text, registry), program_of(text, registry)
+    plain.compiler = None
+    for inputs in runs:
+        for found, expected in zip(outputs(program, *inputs), outputs(plain, *inputs), strict=True):
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == expected.dtype
+    return program
+
+
+def rows(count: int) -> np.ndarray:
+    return np.arange(4 * count, dtype=np.float32).reshape(count, 4) / 7 - 1
+
+
+def test_a_form_is_traced_once_and_replayed():
+    program = both(MLP, *[(rows(2) * k,) for k in range(8)])
+    assert (program.compiler.counts.traced, program.compiler.counts.replayed) == (1, 4)
+
+
+def test_each_form_has_its_own_trace():
+    program = both(MLP, *[(rows(1 + k % 3),) for k in range(15)])
+    assert program.compiler.counts.traced == 3
+
+
+def test_what_comes_once_is_not_traced():
+    program = both(MLP, *[(rows(1 + k),) for k in range(12)])
+    assert program.compiler.counts.traced == 0
+
+
+def test_many_forms_are_bounded(monkeypatch):
+    monkeypatch.setattr(engine_compiled, "MOST_FORMS", 4)
+    program = both(MLP, *[(rows(1 + k % 7),) for k in range(40)])
+    assert len(program.compiler._traces) <= 4
+
+
+def test_it_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("OPGRAFT_COMPILE", "0")
+    assert program_of(MLP).compiler is None
+
+
+def test_data_read_on_the_host_is_a_graph_break():
+    text = """g (float[N] x) => (float[M] y) {
+        a = Mul (x, x) b = Exp (a) where = NonZero (x) flat = Squeeze (where) picked = Gather (b, flat) y = Log (picked)
+    }"""
+    runs = [(np.array(values, np.float32),) for values in ([1, 0, 2], [0, 0, 3], [1, 2, 3], [0, 5, 0])] * 4
+    program = both(text, *runs)
+    assert program.compiler.counts.replayed
+
+
+def test_a_value_on_the_host_is_part_of_the_form():
+    text = """g (float[6] x, int64[2] shape) => (float[A, B] y) { a = Relu (x) b = Reshape (a, shape) y = Neg (b) }"""
+    x = np.arange(6, dtype=np.float32)
+    program = both(text, *[(x + k, np.array(((2, 3), (3, 2))[k % 2])) for k in range(10)])
+    assert program.compiler.counts.traced == 2
+
+
+def test_random_bits_differ_at_every_run():
+    program = program_of("g (float[64] x) => (float[64] y) { a = Relu (x) r = RandomNormalLike (a) y = Add (r, a) }")
+    drawn = [outputs(program, np.zeros(64, np.float32))[0] for _ in range(6)]
+    assert len({each.tobytes() for each in drawn}) == len(drawn)
+
+
+def test_checks_of_the_data_are_made_in_a_trace_too():
+    text = "g (float[4] x, int64[2] i) => (float[2] y) { a = Relu (x) b = Gather (a, i) y = Neg (b) }"
+    program = both(text, *[(np.arange(4, dtype=np.float32), np.array([0, k])) for k in (0, 1, 2, 3, 3)])
+    assert program.compiler.counts.replayed
+    for _ in range(2):
+        with pytest.raises(TranslationError, match="Gather"):
+            outputs(program, np.ones(4, np.float32), np.array([0, 4]))
+    assert outputs(program, np.arange(4, dtype=np.float32), np.array([1, 2]))[0].tolist() == [-1, -2]
+
+
+def test_loops_and_branches():
+    text = """g (float[3] x, int64 n, bool c) => (float[3] y, float[K, 3] all) {
+        start = Relu (x)
+        y, all = Loop <body = b (int64 i, bool going, float[3] v) => (bool on, float[3] next, float[3] seen) {
+            next = Add (v, x) seen = Mul (next, start) on = Identity (going)
+        }> (n, c, start)
+    }"""
+    x = np.array([1, -2, 3], np.float32)
+    both(text, *[(x * k, np.array(n), np.array(True)) for k in range(1, 4) for n in (1, 3, 0, 7)])
+    text = """g (float[3] x) => (float[3] y) {
+        total = ReduceSum <keepdims = 0> (x) zero = Constant <value_float = 0.0> () c = Greater (total, zero)
+        a = Exp (x)
+        y = If <then_branch = t () => (float[3] p) { p = Add (a, x) },
+                else_branch = e () => (float[3] q) { q = Sub (a, x) }> (c)
+    }"""
+    both(text, *[(x * k,) for k in (1, -1, 2, -3, 4, -5, 1, -1)])
+
+
+def test_a_translator_that_reads_by_itself_becomes_a_break():
+    @op("acme::Sum")
+    def peeking(X):
+        return X * X.sum().item()
+
+    peeking.schema()
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    registry = Registry(
+        [Pack("own", plugins=(peeking,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
+    )
+    text = "g (float[3] x) => (float[3] y) { a = Relu (x) b = acme.Sum (a) y = Neg (b) }"
+    program = both(text, *[(np.array([1, 2, k], np.float32),) for k in range(8)], registry=registry)
+    assert program.compiler.counts.replayed
+
+
+def test_threads():
+    program = program_of(MLP)
+    expected = [outputs(program, rows(2) * k)[0] for k in range(20)]
+    wrong: list[int] = []
+
+    def work() -> None:
+        for k in range(20):
+            if not np.array_equal(outputs(program, rows(2) * k)[0], expected[k]):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+EXIT = """
+import threading
+import numpy as np
+import sys
+sys.path.insert(0, {folder!r})
+from test_compiled import MLP, outputs, program_of, rows, engine_compiled
+engine_compiled.LEAST_BUILDING = 0.0
+program = program_of(MLP)
+
+def work():
+    for _ in range(6):
+        outputs(program, rows(2))
+
+threads = [threading.Thread(target=work) for _ in range({threads})]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(program.compiler.counts.traced > 0)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_process_may_end_right_after_such_a_thread(threads):
+    script = EXIT.format(folder=str(Path(__file__).parent), threads=threads)
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+
+
+def test_the_steps_of_a_segment_are_few_enough_for_any_stack():
+    text = (
+        "g (float[8] x) => (float[8] y) {"
+        + " ".join(f"v{n} = Add ({'x' if n == 0 else f'v{n - 1}'}, x)" for n in range(3000))
+        + " y = Neg (v2999) }"
+    )
+    program = program_of(text)
+    done: list[np.ndarray] = []
+    before = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(
+            target=lambda: done.extend(outputs(program, np.ones(8, np.float32))[0] for _ in range(5))
+        )
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert [each.tolist() for each in done] == [[-3001.0] * 8] * 5
+    assert program.compiler.counts.replayed
