@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Handler, op
+from opgraft.ops import Handler, Layout, op
 
 
 def row(
@@ -22,7 +22,7 @@ def row(
     *,
     since: int = 1,
 ) -> Handler:
-    """The handler of an operator without attributes.
+    """The handler of an operator without attributes that does the same at each place.
 
     Args:
         name: the op type.
@@ -40,7 +40,7 @@ def row(
     names = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in inputs.split()]
     translate.__signature__ = Signature(names)  # type: ignore[attr-defined]
     translate.__doc__ = meaning
-    handler = op(name, since=since, dtypes=dtypes)(translate)
+    handler = op(name, since=since, dtypes=dtypes, layout=Layout.ANY)(translate)
     if on_host is not None:
         handler.host(quiet(on_host))
     return handler

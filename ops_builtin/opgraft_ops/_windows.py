@@ -116,14 +116,6 @@ def claim_windows(node: Node, rank: int | None) -> None:
         node.require(fits, f"{name} {list(values)} are not {count} for each of {rank} axes")
 
 
-def channels_last(x: mx.array) -> mx.array:
-    return mx.moveaxis(x, 1, -1)
-
-
-def channels_first(x: mx.array) -> mx.array:
-    return mx.moveaxis(x, -1, 1)
-
-
 def fitted(x: mx.array, begins: Sequence[int], lengths: Sequence[int], value: Any = 0) -> mx.array:
     """x of shape (N, D1...Dn, C) with `begins` elements of `value` set before each spatial axis, and the axis then cut
     or continued to `lengths`."""

@@ -7,7 +7,7 @@ from math import isfinite, pi, sqrt
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import BOOL, FLOATS, NUMBERS, SIGNED, Context, Host, Node, op
+from opgraft.ops import BOOL, FLOATS, NUMBERS, SIGNED, Context, Host, Layout, Node, op
 from opgraft.ops.arrays import element_type
 from opgraft_ops._folding import exponential, widened
 from opgraft_ops._functions import erf, in_float32, sigmoid, softplus, tanh
@@ -44,14 +44,14 @@ UNARY = (
 unary = [row(*each) for each in UNARY]
 
 
-@op("LeakyRelu", dtypes=FLOATS)
+@op("LeakyRelu", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def leaky_relu(X, *, alpha=0.009999999776482582):
     """X where it is positive, otherwise alpha X. ONNX LeakyRelu-16."""
     return joined(X, alpha * below_zero(X))
 
 
-@op("PRelu", since=7, dtypes=NUMBERS)
+@op("PRelu", since=7, dtypes=NUMBERS, layout=Layout.ANY)
 def prelu(ctx, X, slope):
     """X where it is positive, otherwise slope X; slope is broadcast to X. ONNX PRelu-16."""
     finite = ctx.is_constant(1) and ctx.prepared(1, lambda given: mx.all(mx.isfinite(given)).item())
@@ -64,27 +64,27 @@ def prelu_by_channel(ctx, X, slope, *, consumed_inputs=None):
     return prelu(ctx, X, slope.reshape(-1, *[1] * (X.ndim - 2)))
 
 
-@op("ThresholdedRelu", since=10, dtypes=FLOATS)
+@op("ThresholdedRelu", since=10, dtypes=FLOATS, layout=Layout.ANY)
 def thresholded_relu(X, *, alpha=1.0):
     """X where it is above alpha, otherwise 0. ONNX ThresholdedRelu-22."""
     return mx.where(widened(X) > alpha, X, 0)
 
 
-@op("HardSigmoid", dtypes=FLOATS)
+@op("HardSigmoid", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def hard_sigmoid(X, *, alpha=0.20000000298023224, beta=0.5):
     """alpha X + beta, clipped to [0, 1]. ONNX HardSigmoid-22."""
     return mx.clip(alpha * X + beta, 0, 1)
 
 
-@op("HardSwish", since=14, dtypes=FLOATS)
+@op("HardSwish", since=14, dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def hard_swish(X):
     """X times X / 6 + 1/2 clipped to [0, 1]. ONNX HardSwish-22."""
     return X * mx.clip(X / 6 + 0.5, 0, 1)
 
 
-@op("Elu", dtypes=FLOATS)
+@op("Elu", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def elu(X, *, alpha=1.0):
     """X where it is positive, otherwise alpha (exp(X) - 1). ONNX Elu-22."""
@@ -98,21 +98,21 @@ def _(node: Node):
     node.require(isfinite(alpha), f"alpha is {alpha}, and must be finite")
 
 
-@op("Selu", dtypes=FLOATS)
+@op("Selu", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def selu(X, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875):
     """gamma X where X is positive, otherwise gamma alpha (exp(X) - 1). ONNX Selu-22."""
     return gamma * elu(X, alpha=alpha)
 
 
-@op("Celu", since=12, dtypes=FLOATS)
+@op("Celu", since=12, dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def celu(X, *, alpha=1.0):
     """X where it is positive, otherwise alpha (exp(X / alpha) - 1). ONNX Celu-28."""
     return joined(X, alpha * mx.expm1(below_zero(X) / alpha))
 
 
-@op("Gelu", since=20, dtypes=FLOATS)
+@op("Gelu", since=20, dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def gelu(X, *, approximate="none"):
     """X times the normal distribution's probability of less than X, or an approximation to it by tanh. ONNX Gelu-20."""
@@ -127,7 +127,7 @@ def _(node: Node):
     node.require(approximate in ("none", "tanh"), f"approximate={approximate} is neither none nor tanh")
 
 
-@op("Swish", since=24, dtypes=FLOATS)
+@op("Swish", since=24, dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def swish(X, *, alpha=1.0):
     """X sigmoid(alpha X). ONNX Swish-24."""
@@ -141,7 +141,7 @@ def swiglu(A, B, *, alpha=1.0):
     return swish(A, alpha=alpha) * B
 
 
-@op("Shrink", since=9, dtypes=NUMBERS)
+@op("Shrink", since=9, dtypes=NUMBERS, layout=Layout.ANY)
 def shrink(input, *, bias=0.0, lambd=0.5):
     """input moved by bias toward 0 where its magnitude is above lambd, otherwise 0. ONNX Shrink-9. Integers are
     reckoned with in float32, as in ONNX Runtime, and truncated."""

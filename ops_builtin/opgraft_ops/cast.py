@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.graph.element_types import BITS, NAME_OF_ONNX
-from opgraft.ops import BOOL, HELD, NARROW, NUMBERS, PACKED, Node, op
+from opgraft.ops import BOOL, HELD, NARROW, NUMBERS, PACKED, Layout, Node, op
 from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
 from opgraft_ops import _narrow
 from opgraft_ops._table import quiet
@@ -50,7 +50,7 @@ def cast_between(x, source: str | None, target: str, saturate=1, round_mode="up"
     return converted(x, target) if isinstance(x, mx.array) else converted_on_host(x, target)
 
 
-@op("Cast", dtypes=CASTABLE)
+@op("Cast", dtypes=CASTABLE, layout=Layout.ANY)
 def cast(ctx, input, *, to, saturate=1, round_mode="up"):
     """input in element type `to`. ONNX Cast-28; saturate and round_mode matter only to 8-bit floats."""
     return cast_between(input, ctx.node.dtype(0), target_of(to), saturate, round_mode)

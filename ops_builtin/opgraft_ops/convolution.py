@@ -17,11 +17,12 @@ from operator import lt
 
 import mlx.core as mx
 
-from opgraft.ops import FLOATS, NUMBERS, Host, Node, op
+from opgraft.ops import FLOATS, NUMBERS, Host, Layout, Node, op
+from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import Array
 from opgraft_ops._sizes import check_shape
-from opgraft_ops._windows import Windows, channels_first, channels_last, claim_windows, fitted, windows
+from opgraft_ops._windows import Windows, claim_windows, fitted, windows
 
 FEW_CHANNELS = 8
 """Below this number of channels, MLX's convolution beats one matrix product for each tap."""
@@ -33,7 +34,7 @@ Term = tuple[mx.array, int, mx.array]
 """One tap's part of a sum: rows (N, R, C) or (N, G, R, C), the first row that it reads, and its weights."""
 
 
-@op("Conv", dtypes=FLOATS)
+@op("Conv", dtypes=FLOATS, layout=Layout.CHANNELS_LAST)
 def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     """X (N, C, D1...Dn) correlated with W (M, C / group, k1...kn), plus B (M): (N, M, O1...On). ONNX Conv-22."""
     check_weight(X, W, group, W.shape[0], W.shape[1] * group, kernel_shape)
@@ -58,7 +59,7 @@ def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kerne
     return channels_first(y).astype(X.dtype)
 
 
-@op("ConvTranspose", dtypes=FLOATS)
+@op("ConvTranspose", dtypes=FLOATS, layout=Layout.CHANNELS_LAST)
 def conv_transpose(
     ctx,
     X,

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import BOOL, FLOATS, INTEGERS, NUMBERS, SIGNED, Anywhere, Context, Node, op
+from opgraft.ops import BOOL, FLOATS, INTEGERS, NUMBERS, SIGNED, Anywhere, Context, Layout, Node, op
 from opgraft.ops.arrays import MLX_TYPE, element_type, to_device
 from opgraft_ops import _functions
 from opgraft_ops._folding import exponential, is_float, widened
@@ -143,7 +143,7 @@ def _(node: Node):
     node.require(allowed, "floats with fmod=0, which Mod has from version 28 on only")
 
 
-@op("Pow", since=7, dtypes=NUMBERS)
+@op("Pow", since=7, dtypes=NUMBERS, layout=Layout.ANY)
 def power(X, Y: Anywhere):
     """X to the power Y, with broadcasting, in the element type of X. ONNX Pow-15."""
     if mx.issubdtype(X.dtype, mx.integer):
@@ -200,26 +200,26 @@ def _(X, Y):
 legacy_power = legacy_row("Pow", power.function, FLOATS)
 
 
-@op("Max", dtypes=NUMBERS)
+@op("Max", dtypes=NUMBERS, layout=Layout.ANY)
 def maximum(*data_0):
     """The greatest of the inputs, with broadcasting; NaN where one is NaN. ONNX Max-13."""
     return reduce(mx.maximum, data_0)
 
 
-@op("Min", dtypes=NUMBERS)
+@op("Min", dtypes=NUMBERS, layout=Layout.ANY)
 def minimum(*data_0):
     """The least of the inputs, with broadcasting; NaN where one is NaN. ONNX Min-13."""
     return reduce(mx.minimum, data_0)
 
 
-@op("Sum", dtypes=FLOATS)
+@op("Sum", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def total(*data_0):
     """The sum of the inputs, with broadcasting. ONNX Sum-13."""
     return reduce(mx.add, data_0)
 
 
-@op("Mean", dtypes=FLOATS)
+@op("Mean", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def mean(*data_0):
     """The mean of the inputs, with broadcasting. ONNX Mean-13."""
@@ -232,13 +232,13 @@ total.host(quiet(lambda *data_0: reduce(np.add, data_0)))
 mean.host(quiet(lambda *data_0: reduce(np.add, data_0) / len(data_0)))
 
 
-@op("Clip", since=6, until=10, dtypes=FLOATS)
+@op("Clip", since=6, until=10, dtypes=FLOATS, layout=Layout.ANY)
 def clip_to_attributes(input, *, min=-3.4028234663852886e38, max=3.4028234663852886e38):
     """input with what is below min or above max replaced by it. ONNX Clip-6."""
     return mx.clip(input, min, max)
 
 
-@op("Clip", since=11, dtypes=NUMBERS)
+@op("Clip", since=11, dtypes=NUMBERS, layout=Layout.ANY)
 def clip(ctx, input, min=None, max=None):
     """input with what is below min or above max replaced by it; max wins. A bound that is NaN bounds nothing.
     Infinities are clipped to the largest finite floats where a bound is absent. ONNX Clip-13."""
@@ -280,7 +280,7 @@ def _(input, min=None, max=None):
     return np.minimum(np.maximum(input, low), high)
 
 
-@op("IsInf", since=10, dtypes=FLOATS)
+@op("IsInf", since=10, dtypes=FLOATS, layout=Layout.ANY)
 def is_infinite(X, *, detect_negative=1, detect_positive=1):
     """True where X is infinite, of the signs asked for. ONNX IsInf-20."""
     if detect_negative and detect_positive:
@@ -290,7 +290,7 @@ def is_infinite(X, *, detect_negative=1, detect_positive=1):
     return mx.zeros(X.shape, mx.bool_)
 
 
-@op("Where", since=9, dtypes={"condition": BOOL})
+@op("Where", since=9, dtypes={"condition": BOOL}, layout=Layout.ANY)
 def where(condition, X, Y):
     """X where condition holds, otherwise Y, with broadcasting. ONNX Where-16."""
     return mx.where(condition, X, Y)

@@ -9,15 +9,20 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import HELD, Anywhere, Host, op
+from opgraft.ops import HELD, Anywhere, Host, Layout, op
 from opgraft.ops.arrays import MLX_TYPE, element_type
 from opgraft_ops._shared import Array, Integers, Numpy, along, between, same_on_host
 from opgraft_ops._sizes import all_counted, check_shape, counted, flags
 
 
-@op("Concat")
-def concat(*inputs, axis=1):
+@op("Concat", layout=Layout.ANY)
+def concat(ctx, *inputs, axis=1):
     """The inputs one after another along `axis`. ONNX Concat-13."""
+    return joined(inputs, ctx.axis(axis, inputs[0].ndim))
+
+
+def joined(inputs: Sequence[mx.array], axis: int) -> mx.array:
+    """The inputs one after another along `axis`."""
     return mx.concatenate(_without_empty(inputs, axis), axis)
 
 
@@ -39,18 +44,19 @@ def _without_empty(inputs: Sequence[Any], axis: int) -> list[Any]:
     return full or list(inputs)
 
 
-@op("Split", until=12)
+@op("Split", until=12, layout=Layout.ANY)
 def split_attribute(ctx, input: Anywhere, *, axis=0, split=None):
     """Pieces of `input` along `axis`, of the sizes `split` or all equal. ONNX Split-11."""
-    return _pieces(input, axis, split, len(ctx.node.outputs))
+    return _pieces(input, ctx.axis(axis, input.ndim), split, len(ctx.node.outputs))
 
 
-@op("Split", since=13)
+@op("Split", since=13, layout=Layout.ANY)
 def split(ctx, input: Anywhere, split: Host | None = None, *, axis=0, num_outputs=None):
     """Pieces of `input` along `axis`, of the sizes `split`, or `num_outputs` equal ones, the last perhaps smaller.
 
     ONNX Split-18.
     """
+    axis = ctx.axis(axis, input.ndim)
     if num_outputs is not None and split is None:
         size = -(-input.shape[axis] // num_outputs)
         split = [size] * (num_outputs - 1) + [input.shape[axis] - size * (num_outputs - 1)]

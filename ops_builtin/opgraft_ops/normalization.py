@@ -7,7 +7,8 @@ from math import prod
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import FLOATS, op
+from opgraft.ops import FLOATS, Layout, op
+from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import Fold, on_cpu, widened
 from opgraft_ops._shared import along
 from opgraft_ops._sizes import check_broadcast, check_shape, counted, flags
@@ -125,7 +126,7 @@ def instance_normalization(input, scale, B, *, epsilon=1e-5, consumed_inputs=Non
     return group_normalization(input, scale, B, num_groups=max(channels, 1), epsilon=epsilon)
 
 
-@op("BatchNormalization", until=13, dtypes=FLOATS)
+@op("BatchNormalization", until=13, dtypes=FLOATS, layout=Layout.KEPT)
 def batch_normalization_9(
     ctx, X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, spatial=1, is_test=0, consumed_inputs=None
 ):
@@ -142,7 +143,7 @@ def _(node):
     )
 
 
-@op("BatchNormalization", since=14, dtypes=FLOATS)
+@op("BatchNormalization", since=14, dtypes=FLOATS, layout=Layout.KEPT)
 def batch_normalization(ctx, X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=MOMENTUM, training_mode=0):
     """X (N, C, ...) less the mean, over the deviation, scaled and shifted, all by channel. The statistics are given, or
     those of X in training, which also returns running ones. ONNX BatchNormalization-15."""
@@ -183,6 +184,8 @@ def normalized_by(ctx, X, scale, B, mean, var, epsilon, statistics):
 
     constant = all(ctx.is_constant(index) for index in range(1, 5))
     factor, offset = ctx.cached("affine", affine) if constant else affine()
+    if ctx.channels_last and factor.ndim == 1:
+        return channels_first((channels_last(X) * factor + offset).astype(X.dtype))
     shape = (1, *scale.shape, *[1] * (X.ndim - 1 - scale.ndim)) if statistics else [1]
     return (X * factor.reshape(shape) + offset.reshape(shape)).astype(X.dtype)
 

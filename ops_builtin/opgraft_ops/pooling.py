@@ -14,16 +14,17 @@ from operator import add, lt
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import FLOATS, Anywhere, Host, op
+from opgraft.ops import FLOATS, Anywhere, Host, Layout, op
+from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import indices_within
 from opgraft_ops._sizes import check_shape, flags
-from opgraft_ops._windows import Windows, channels_first, channels_last, claim_windows, fitted, windows
+from opgraft_ops._windows import Windows, claim_windows, fitted, windows
 
 Combine = Callable[[mx.array, mx.array], mx.array]
 
 
-@op("AveragePool", dtypes=FLOATS)
+@op("AveragePool", dtypes=FLOATS, layout=Layout.CHANNELS_LAST)
 def average_pool(
     ctx,
     X,
@@ -51,7 +52,7 @@ def average_pool(
     return channels_first(mean).astype(X.dtype)
 
 
-@op("MaxPool", dtypes=FLOATS | {"int8", "uint8"})
+@op("MaxPool", dtypes=FLOATS | {"int8", "uint8"}, layout=Layout.CHANNELS_LAST)
 def max_pool(
     ctx,
     X,
@@ -78,7 +79,7 @@ def max_pool(
     return channels_first(best), channels_first(index + image)
 
 
-@op("LpPool", since=2, dtypes=FLOATS)
+@op("LpPool", since=2, dtypes=FLOATS, layout=Layout.CHANNELS_LAST)
 def lp_pool(X, *, kernel_shape, auto_pad="NOTSET", ceil_mode=0, dilations=None, p=2, pads=None, strides=None):
     """The p-norm of sliding windows: X (N, C, D1...Dn) gives (N, C, O1...On). ONNX LpPool-22."""
     place = windows(_images(X).shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)

@@ -9,10 +9,11 @@ import mlx.core as mx
 from opgraft.graph.element_types import BITS, NAME_OF_ONNX
 from opgraft.ops import FLOAT8, FLOATS, PACKED, Context, op
 from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
+from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops import _narrow
 from opgraft_ops._shared import along
 from opgraft_ops._sizes import check_shape, counted
-from opgraft_ops._windows import Windows, channels_first, channels_last, fitted, windows
+from opgraft_ops._windows import Windows, fitted, windows
 from opgraft_ops.convolution import check_weight, claim_convolution
 
 SCALES = FLOATS - {"float64"}

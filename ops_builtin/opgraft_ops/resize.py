@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import ANY, FLOATS, Host, op
+from opgraft.ops import ANY, FLOATS, Host, Layout, op
+from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import along
 from opgraft_ops._sizes import all_counted, flags
-from opgraft_ops._windows import channels_first, channels_last
 
 LONGEST_PERIOD = 16
 """The largest p for which outputs are computed by family."""
@@ -91,7 +91,7 @@ class Table:
         return times if simple and (self.firsts == np.arange(len(self.firsts)) // times).all() else 0
 
 
-@op("Resize", since=11, dtypes={"X": ANY, "roi": FLOATS})
+@op("Resize", since=11, dtypes={"X": ANY, "roi": FLOATS}, layout=Layout.KEPT)
 def resize(
     ctx,
     X,
@@ -132,7 +132,7 @@ def resize(
     return resized(ctx, X, dict(zip(numbers, targets, strict=True)), tables, extrapolation_value)
 
 
-@op("Resize", since=10, until=10)
+@op("Resize", since=10, until=10, layout=Layout.KEPT)
 def resize_10(ctx, X, scales: Host, *, mode="nearest"):
     """X with each axis resized by its scale. ONNX Resize-10."""
     factors, targets = scaled(scales, X.shape)
@@ -144,14 +144,14 @@ def resize_10(ctx, X, scales: Host, *, mode="nearest"):
     return resized(ctx, X, dict(enumerate(targets)), tables, 0.0)
 
 
-@op("Upsample", since=9, until=9)
+@op("Upsample", since=9, until=9, layout=Layout.KEPT)
 def upsample(ctx, X, scales: Host, *, mode="nearest"):
     """X with each axis enlarged by its scale. ONNX Upsample-9."""
     check_enlarging(scales)
     return resize_10(ctx, X, scales, mode=mode)
 
 
-@op("Upsample", since=7, until=8)
+@op("Upsample", since=7, until=8, layout=Layout.KEPT)
 def upsample_7(ctx, X, *, scales, mode="nearest"):
     """X with each axis enlarged by its scale. ONNX Upsample-7."""
     check_enlarging(np.array(scales))
@@ -229,7 +229,8 @@ def resized(ctx, X, targets, tables, extrapolation_value):
     if not tables:
         return X
     x = X if all(each.weights is None for each in tables) else widened(X)
-    turned = X.ndim > 2 and X.shape[1] >= MANY_CHANNELS and all(each.axis > 1 for each in tables)
+    many = ctx.channels_last or X.shape[1:2] >= (MANY_CHANNELS,)
+    turned = X.ndim > 2 and many and all(each.axis > 1 for each in tables)
     x = mx.contiguous(channels_last(x)) if turned else x
     times = {each.axis - turned: each.repeats for each in tables}
     if all(times.values()):

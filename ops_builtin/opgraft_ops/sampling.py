@@ -12,10 +12,11 @@ import numpy as np
 
 from opgraft.ops import ANY, FLOATS, Anywhere, Context, Host, op
 from opgraft.ops.arrays import to_device
+from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import Array, between
 from opgraft_ops._sizes import check_shape, flags
-from opgraft_ops._windows import channels_first, channels_last, fitted, windows
+from opgraft_ops._windows import fitted, windows
 from opgraft_ops.convolution import check_weight, claim_convolution
 
 CUBIC_COEFFICIENT = -0.75

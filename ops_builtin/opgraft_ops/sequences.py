@@ -9,7 +9,7 @@ from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import ANY, INTEGERS, Anywhere, Host, Tensors, op, to_device
 from opgraft_ops._shared import Array, Numpy
 from opgraft_ops._sizes import counted
-from opgraft_ops.layout import concat, concat_on_host
+from opgraft_ops.layout import concat_on_host, joined
 from opgraft_ops.shape import SMALL
 
 
@@ -67,7 +67,7 @@ def concat_from_sequence(input_sequence: Tensors, *, axis, new_axis=0):
     if all(isinstance(each, np.ndarray) for each in tensors):
         return np.stack(tensors, axis) if new_axis else concat_on_host(*tensors, axis=axis)
     tensors = [to_device(each) for each in tensors]
-    return mx.stack(tensors, axis) if new_axis else concat(*tensors, axis=axis)
+    return mx.stack(tensors, axis) if new_axis else joined(tensors, axis)
 
 
 @op("SplitToSequence", dtypes={"input": ANY, "split": INTEGERS})

@@ -8,7 +8,7 @@ from math import ceil, prod
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import HELD, Anywhere, Context, Host, Tensors, op, to_device
+from opgraft.ops import HELD, Anywhere, Context, Host, Layout, Tensors, op, to_device
 from opgraft.ops.arrays import device_from_storage
 from opgraft_ops._shared import Integers, same_on_host
 from opgraft_ops._sizes import all_counted, counted, flags
@@ -30,7 +30,7 @@ def size(data: Anywhere):
 
 
 @same_on_host
-@op("Identity", dtypes=HELD)
+@op("Identity", dtypes=HELD, layout=Layout.ANY)
 def identity(input: mx.array | Tensors) -> mx.array | Tensors:
     """The input itself. ONNX Identity-25."""
     return input

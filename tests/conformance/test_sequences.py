@@ -397,7 +397,7 @@ def test_a_map_that_is_declined_is_expanded_and_declined_with_what_shares_its_se
 def test_sizes_in_a_sequence_stay_on_the_host(monkeypatch):
     """As scripts take shapes apart and put them together."""
     reads = []
-    monkeypatch.setattr("opgraft.engine.program.to_host", lambda value: reads.append(value) or np.asarray(value))
+    monkeypatch.setattr("opgraft.engine.frame.to_host", lambda value: reads.append(value) or np.asarray(value))
     model = model_of(
         """g (float[A, B, C] x) => (float[D, E] y) <int64 zero = {0}, int64[1] rest = {-1}> {
             shape = Shape (x)

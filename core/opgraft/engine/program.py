@@ -22,6 +22,7 @@ from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import compute, device_from_storage, element_type, to_device, unchanging
 from opgraft.ops.context import Context
 from opgraft.ops.handler import HostForm, Place
+from opgraft.ops.layouts import Layout, turned, turned_back
 from opgraft.ops.tensors import Tensors
 from opgraft.plan import ABSENT, Plan, Step
 from opgraft.registry import Candidate, Claimer
@@ -72,6 +73,8 @@ class _Bound:
     bodies: dict[str, tuple[Program, tuple[int, ...]]]
     dead: tuple[int, ...]
     host_form: HostForm | None
+    channels_last: bool
+    turned: bool
     wanted_on_host: bool
     cache: _Prepared = field(default_factory=_Prepared)
 
@@ -121,21 +124,22 @@ class Program:
         self.first_computed = end
         self.last_use = self._last_uses()
         dead = self._dead()
+        lying = self._channels_last(candidates)
         self._bound = tuple(
             _Bound(
                 step=step,
                 candidate=candidate,
-                readers=tuple(
-                    (_READERS[candidate.place(index)], slot) if slot != ABSENT else (_absent, slot)
-                    for index, slot in enumerate(step.inputs)
-                ),
+                readers=_readers(candidate, step, turns),
                 constant=tuple(first <= slot < end for slot in step.inputs),
                 bodies={name: (program, step.bodies[name].captured) for name, program in inner.items()},
                 dead=dead[number],
                 host_form=candidate.host_form,
+                channels_last=step.inputs[:1] != () and step.inputs[0] in lying,
+                turned=turns,
                 wanted_on_host=any(slot in wanted for slot in step.outputs),
             )
             for number, (step, candidate, inner) in enumerate(zip(plan.steps, candidates, bodies, strict=True))
+            for turns in (candidate.layout is Layout.ANY and not lying.isdisjoint(step.inputs),)
         )
         with lane(self.device):
             self._template = self._constant_frame(constants, wanted)
@@ -259,6 +263,9 @@ class Program:
             arguments = [None if slot == ABSENT else frame.host[slot] for slot in bound.step.inputs]
         else:
             arguments = [read(frame, slot) for read, slot in bound.readers]
+        turns = bound.turned and not on_host
+        if turns:
+            arguments, rank = turned(arguments)
         context = Context(
             bound.step.node,
             arguments,
@@ -268,9 +275,13 @@ class Program:
             bodies={name: _Body(program, captured, frame) for name, (program, captured) in bound.bodies.items()},
             random_key=frame.run.random_key,
             on_host=on_host,
+            channels_last=bound.channels_last,
+            turned=turns,
         )
         outputs = bound.step.outputs
         results = outputs_of(bound.candidate.translate(ctx=context, node=bound.step.node), len(outputs))
+        if turns:
+            results = turned_back(results, rank)
         for slot, result in zip(outputs, results, strict=False):
             if slot != ABSENT:
                 frame.put(slot, _as_declared(result, self.plan.values[slot]) if on_host else result)
@@ -313,6 +324,17 @@ class Program:
                 captured = step.bodies[name].captured
                 wanted.update(slot for slot, on_host in zip(captured, program.captures_on_host, strict=True) if on_host)
         return wanted
+
+    def _channels_last(self, candidates: Sequence[Candidate]) -> set[int]:
+        """The slots of images that lie in memory with their channels last."""
+        lying: set[int] = set()
+        for step, candidate in zip(self.plan.steps, candidates, strict=True):
+            layout = candidate.layout
+            if layout is Layout.ANY and not lying.isdisjoint(step.inputs):
+                lying.update(step.outputs)
+            elif layout is Layout.CHANNELS_LAST or (layout is Layout.KEPT and step.inputs[0] in lying):
+                lying.update(step.outputs[:1])
+        return lying - {ABSENT}
 
     def _last_uses(self) -> dict[int, int]:
         """For each slot the last step that touches it; one past the last step for an output of the plan."""
@@ -401,6 +423,15 @@ def _candidate(registry: Claimer, step: Step) -> Candidate:
         reasons = "; ".join(str(reason) for reason in claim.reasons)
         raise TranslationError(f"node {step.node.label!r} ({step.node.operator}) has no handler: {reasons}")
     return claim.candidate
+
+
+def _readers(candidate: Candidate, step: Step, turns: bool) -> tuple[tuple[Callable[[Frame, int], Any], int], ...]:
+    """How each input is read; what has its axes turned is on the device."""
+    places = (candidate.place(index) for index in range(len(step.inputs)))
+    return tuple(
+        (_absent if slot == ABSENT else Frame.on_device if turns and place is not Place.HOST else _READERS[place], slot)
+        for place, slot in zip(places, step.inputs, strict=True)
+    )
 
 
 def _absent(_frame: Frame, _slot: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Final
 
+from opgraft.allocation import keep_freed_memory
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program, VerifiedRegistry
 from opgraft.graph import Node
@@ -32,6 +33,8 @@ class ExecutionProvider:
     def __init__(self, options: Options, device: str, logger: Logger) -> None:
         self.options = options
         self.device = device
+        if device == "cpu":
+            keep_freed_memory()
         self.logger = logger
         registry = load_registry(options.registry)
         self.definitions = told(registry)

@@ -27,6 +27,7 @@ from opgraft.ops.arrays import to_device, to_host
 from opgraft.ops.context import Body, Context
 from opgraft.ops.handler import Anywhere, Handler, Host, op
 from opgraft.ops.hookspecs import hookimpl
+from opgraft.ops.layouts import Layout
 from opgraft.ops.schema import Output
 from opgraft.ops.tensors import Tensors
 
@@ -49,6 +50,7 @@ __all__ = [
     "Decline",
     "Handler",
     "Host",
+    "Layout",
     "Node",
     "Output",
     "Tensors",

@@ -33,10 +33,23 @@ class Context:
         device: "cpu" or "gpu".
         on_host: True where every input and output is a NumPy array (shape arithmetic).
         random_key: makes a new MLX random key at each call.
+        channels_last: True where the first input is an image that lies in memory with its channels last.
         checks: what `check` was given and only the device can tell, with its messages.
     """
 
-    __slots__ = ("_cache", "_constant", "bodies", "checks", "device", "inputs", "node", "on_host", "random_key")
+    __slots__ = (
+        "_cache",
+        "_constant",
+        "_turned",
+        "bodies",
+        "channels_last",
+        "checks",
+        "device",
+        "inputs",
+        "node",
+        "on_host",
+        "random_key",
+    )
 
     def __init__(
         self,
@@ -49,6 +62,8 @@ class Context:
         bodies: Mapping[str, Body],
         random_key: Callable[[], Any],
         on_host: bool = False,
+        channels_last: bool = False,
+        turned: bool = False,
     ) -> None:
         self.node = node
         self.inputs = inputs
@@ -58,6 +73,8 @@ class Context:
         self.random_key = random_key
         self._cache = cache
         self._constant = constant
+        self._turned = turned
+        self.channels_last = channels_last
         self.checks: list[tuple[Any, str]] = []
 
     def check(self, holds: Any, message: str) -> None:
@@ -75,6 +92,18 @@ class Context:
             self.checks.append((holds, message))
         elif not np.all(holds):
             raise ValueError(message)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Where an axis of ONNX's numbering lies in the inputs, for a handler of `Layout.ANY`.
+
+        Args:
+            axis: the axis, counted from the end where it is negative.
+            rank: the number of axes.
+        """
+        if not self._turned or not -rank <= axis < rank or rank < 3:
+            return axis
+        axis %= rank
+        return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """`make()`, kept for this node for the life of its plan; `key` tells one such value from another.

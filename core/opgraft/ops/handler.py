@@ -16,6 +16,7 @@ from opgraft.graph import Node, UnreadableAttribute, normalized_domain
 from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
+from opgraft.ops.layouts import Layout
 from opgraft.ops.schema import Outputs, Schema, check_inference, kinds_of, outputs_of_declaration
 from opgraft.ops.tensors import Tensors
 
@@ -166,6 +167,7 @@ class Handler:
         domain, op_type: the operator.
         since, until: the operator versions it covers (`until` None: no upper bound).
         function: the translator.
+        layout: what it has to do with the order of its images' axes; None: it takes them in ONNX's.
         host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
         definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
@@ -177,6 +179,7 @@ class Handler:
         since: int,
         until: int | None,
         dtypes: Mapping[str, Collection[str]] | Collection[str] | None,
+        layout: Layout | None = None,
     ) -> None:
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise ContractError(f"{_name(function)}: a translator is a function, and no coroutine")
@@ -192,6 +195,7 @@ class Handler:
         self.until = until
         self.operators = (self.operator,)
         self.function = function
+        self.layout = layout
         self.host_form: HostForm | None = None
         self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
@@ -355,6 +359,7 @@ def op(
     since: int = 1,
     until: int | None = None,
     dtypes: Mapping[str, Collection[str]] | Collection[str] | None = None,
+    layout: Layout | None = None,
 ) -> Callable[[Callable[..., Any]], Handler]:
     """Make an op handler of a translator.
 
@@ -372,10 +377,12 @@ def op(
         dtypes: the element types taken: one set for all inputs, or one for each input by name. Default: any type that
             MLX has. A type that it lacks (8-bit floats, types below a byte) must be in one of the sets even where only
             an output is of it; its elements arrive and leave as those of another type, see `element_types.HELD_AS`.
+        layout: `Layout.ANY` where the operator does the same at each place, so that it may run with an image's axes in
+            the order in which they lie in memory: see `Layout`.
     """
 
     def decorate(function: Callable[..., Any]) -> Handler:
-        return Handler(function, name, since, until, dtypes)
+        return Handler(function, name, since, until, dtypes, layout)
 
     return decorate
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from opgraft.errors import text_of
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
+from opgraft.ops.layouts import Layout
 from opgraft.registry.definitions import definitions_of
 from opgraft.registry.packs import OpPlugin, Pack, hooks_of
 from opgraft.registry.policy import Policy
@@ -70,6 +71,11 @@ class Candidate:
     def host_form(self) -> HostForm | None:
         """The same operator on NumPy arrays, where the handler has it."""
         return self.handler.host_form if isinstance(self.handler, Handler) else None
+
+    @property
+    def layout(self) -> Layout | None:
+        """What the handler has to do with the order of axes; None where wrappers see its inputs, in ONNX's order."""
+        return self.handler.layout if isinstance(self.handler, Handler) and not self.packages else None
 
     def place(self, index: int) -> Place:
         """Where the handler wants the elements of input `index`."""
