@@ -981,7 +981,8 @@ def test_the_registry_says_whose_operator_it_is(
 def test_without_an_order_it_is_nobodys(use: Use) -> None:
     use(one=[scale, total], two=[other_scale])
     with pytest.raises(
-        ModelError, match=r"is left out: the packs one and two define it, and nothing says whose counts"
+        ModelError,
+        match=r"is left out: the packs one and two define it, and nothing says whose counts; in .* OPGRAFT_REGISTRY",
     ):
         open_session(one("Scale", (FLOAT, [3, 4])))
     np.testing.assert_array_equal(run(on_ep(one("Sum", (FLOAT, [3, 4]))), X)[0], X)
@@ -1053,8 +1054,13 @@ def test_errors_say_which_operators_are_unknown(use: Use) -> None:
 
 def test_a_registry_that_cannot_be_used_is_the_sessions_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     use(scale)
+    by_hand = onnxruntime.SessionOptions()
+    opgraft.register()
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == opgraft.EP_NAME]
     monkeypatch.setenv("OPGRAFT_REGISTRY", "/nowhere/registry.yaml")
-    opgraft.session_options()
+    by_hand.add_provider_for_devices(devices, {})
+    with pytest.raises(RegistryError, match=r"/nowhere/registry.yaml: cannot be read"):
+        opgraft.session_options()
     with pytest.raises(RegistryError, match=r"/nowhere/registry.yaml: cannot be read"):
         open_session(scaled())
     with pytest.raises(Exception, match=r"/nowhere/registry.yaml: cannot be read"):
