@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from host_models import OPSET, tensor
 from onnx import TensorProto, helper
 from packaging.version import Version
@@ -19,6 +21,7 @@ from packaging.version import Version
 import opgraft
 import opgraft.registry as registry_module
 from opgraft import ort_values, schemas
+from opgraft.cli import main
 from opgraft.errors import ModelError, RegistryError
 from opgraft.graph.element_types import HELD, ONNX_OF_NAME
 from opgraft.host import kernel_info
@@ -1065,6 +1068,14 @@ def test_a_registry_that_cannot_be_used_is_the_sessions_error(use: Use, monkeypa
         open_session(scaled())
     with pytest.raises(Exception, match=r"/nowhere/registry.yaml: cannot be read"):
         on_cpu(scaled())
+
+
+def test_run_says_what_it_compares_with_itself(use: Use, tmp_path: Path) -> None:
+    use(scale)
+    onnx.save(scaled(), tmp_path / "model.onnx")
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "model.onnx")])
+    assert result.exit_code == 0, result.output
+    assert "compared with themselves, since the CPU EP runs the packs' handlers too: acme::Scale\n" in result.output
 
 
 # Files that ONNX Runtime does not see
