@@ -22,7 +22,13 @@ from opgraft.comparison import Outcome, RunError, disagreements, equal, largest_
 from opgraft.graph import Array
 from opgraft.host.devices import gpu_backend
 from opgraft.ops import op
-from opgraft.registry import Pack, installed_packs
+from opgraft.registry import PACKS_VARIABLE, Pack, installed_packs
+
+
+@pytest.fixture(autouse=True)
+def packs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--pack` writes into the environment of the process."""
+    monkeypatch.setenv(PACKS_VARIABLE, "")
 
 
 def invoke(*arguments: object) -> Result:

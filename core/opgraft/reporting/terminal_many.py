@@ -114,7 +114,7 @@ def _models(models: Sequence[ModelLine]) -> RenderableType:
         table.add_column(heading, justify="right")
     problems = any(map(problem_text, models))
     if problems:
-        table.add_column("problem", max_width=40)
+        table.add_column("problem")
     for number, line in enumerate(models, 1):
         split = line.split
         numbers = (
