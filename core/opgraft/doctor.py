@@ -74,10 +74,9 @@ def _packs() -> str:
 
 def _registry() -> str:
     from opgraft.registry import load_registry
-
-    registry = load_registry()
     from opgraft.schemas import left_out
 
+    registry = load_registry()
     out = [f"{operator} is left out: {each.reason}" for operator, each in left_out(registry).items()]
     if problems := [*registry.idle_rules(), *out]:
         raise RuntimeError("; ".join(problems))
