@@ -19,6 +19,7 @@ from opgraft.engine.watch import watched
 from opgraft.errors import ModelError
 from opgraft.graph import Array, Node
 from opgraft.host import EP_NAME, library_path
+from opgraft.host.options import ProviderOptions
 from opgraft.reporting.declines import short_name
 from opgraft.sessions import Model, model_name, open_cpu_session, open_session, options_with_provider, source_of
 
@@ -95,7 +96,7 @@ Feeds = Mapping[str, Array]
 def benchmark(
     model: Model,
     feeds: Callable[[Any], Feeds],
-    provider_options: Mapping[str, str] | None = None,
+    provider_options: ProviderOptions | None = None,
     *,
     runs: int = 20,
     warm_ups: int = 3,
@@ -180,7 +181,12 @@ class _StepTimes:
 
 
 def _operators(
-    model: Model, inputs: dict[str, Array], provider_options: Mapping[str, str] | None, *, on_ep: bool, runs: int
+    model: Model,
+    inputs: dict[str, Array],
+    provider_options: ProviderOptions | None,
+    *,
+    on_ep: bool,
+    runs: int,
 ) -> tuple[OperatorTime, ...]:
     """The time of each operator on one side: in subgraphs from the engine, elsewhere from ONNX Runtime's profiler."""
     import onnxruntime

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-import difflib
-import io
 import json
 import os
 import platform
+import shlex
 import sys
-import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from rich.console import Console
 from rich.text import Text
 
 from opgraft import __version__
-from opgraft.errors import ModelError, OpgraftError
-from opgraft.graph import Array
+from opgraft.console import console
+from opgraft.errors import ModelError, OpgraftError, OptionError
 from opgraft.host import library_path
 from opgraft.host.requirements import require_mlx, require_onnxruntime
 from opgraft.text import printable
 
-WIDTH = 100
+if TYPE_CHECKING:
+    from opgraft.registry import Registry
+
 NAMED_SIZE_HELP = "Size of a symbolic dimension, as in batch=2; * stands for all others. More bytes are known then."
 SIZE_HELP = "Size of a dimension, as in batch=2 or images:3=320 (input:axis); * stands for all others. Default: 1."
 
 
-def console() -> Console:
-    """A console of at most `WIDTH` columns. What its encoding lacks is shown escaped."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    found = Console(highlight=False)
-    return found if found.is_terminal and found.width <= WIDTH else Console(highlight=False, width=WIDTH)
-
-
 class _Group(click.Group):
-    """Turns opgraft's own errors into one line and exit status 1."""
+    """Turns opgraft's own errors into one line, and exit status 2 for a bad option, 1 for any other."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except OpgraftError as error:
             click.echo(f"opgraft: {printable(str(error))}", err=True)
-            context.exit(1)
+            context.exit(2 if isinstance(error, OptionError) else 1)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, each with the whole first sentence of its help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=1000)) for name, each in self.commands.items()])
 
 
 class _Command(click.Command):
@@ -104,9 +99,15 @@ def main() -> None:
 @provider_option
 def demo(options: tuple[tuple[str, str], ...]) -> None:
     """Run a packaged object detector on the EP and on the CPU EP, compare, and show its coverage."""
+    from opgraft.run_command import SLOW_ON_THE_CPU, Request, compare_and_show
+
     with as_file(files("opgraft") / "demo" / "detector.onnx") as model:
-        console().print(Text(f"A small object detector as PyTorch exports it, random weights: {model}"))
-        _run_model(model, dict(options), sizes={"batch": 1, "height": 160, "width": 160}, inputs=None)
+        out = console()
+        out.print(Text("A small object detector as PyTorch exports it, with random weights:"))
+        out.print(Text(str(model)), soft_wrap=True)
+        request = Request(model, dict(options), {"batch": 1, "height": 160, "width": 160})
+        if compare_and_show(request, out).device == "cpu":
+            out.print(Text(SLOW_ON_THE_CPU))
 
 
 @main.command(cls=_Command)
@@ -135,15 +136,12 @@ def run(
     packs: tuple[str, ...],
     options: tuple[tuple[str, str], ...],
 ) -> None:
-    """Run MODEL on the EP, with random inputs unless --inputs gives them."""
+    """Run MODEL on the EP, with random inputs unless --inputs gives them, and compare with the CPU EP."""
+    from opgraft.run_command import Request, compare_and_show
+
+    _refuse_both(inputs, sizes)
     _turn_on(packs, dict(options).get("registry"))
-    results = _run_model(model, dict(options), sizes=dict(sizes), inputs=inputs, runs=runs, compare=compare)
-    if output is not None:
-        try:
-            _write_npz(output, results)
-        except OSError as error:
-            raise ModelError(f"{output}: cannot be written ({error})") from error
-        console().print(Text(f"outputs written to {output}"))
+    compare_and_show(Request(model, dict(options), dict(sizes), inputs, output, runs, compare), console())
 
 
 @main.command(cls=_Command)
@@ -193,15 +191,17 @@ def bench(
     as_json: bool,
     options: tuple[tuple[str, str], ...],
 ) -> None:
-    """Time MODEL on the EP against the CPU EP, turn by turn, and see where the slower one spends its time."""
+    """Time MODEL on the EP against the CPU EP, and see where the slower one spends its time."""
     from opgraft.benchmark import benchmark
     from opgraft.graph.onnx_source import load_model
     from opgraft.reporting.terminal_bench import benchmark_document, render_benchmark
+    from opgraft.run_command import read_npz
     from opgraft.sessions import sample_inputs
 
-    def feeds(session: Any) -> dict[str, Array]:
-        return sample_inputs(session, dict(sizes)).inputs if inputs is None else _read_npz(inputs, session)
+    def feeds(session: Any) -> dict[str, Any]:
+        return sample_inputs(session, dict(sizes)).inputs if inputs is None else read_npz(inputs, session)
 
+    _refuse_both(inputs, sizes)
     load_model(model)
     found = benchmark(model, feeds, dict(options), runs=runs, warm_ups=warm_up)
     if as_json:
@@ -235,13 +235,16 @@ def packs(registry: str | None) -> None:
 def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
     """List the operators that have handlers; with OPERATOR, all about its handlers, in the order they are asked."""
     from opgraft.registry import load_registry
+    from opgraft.registry.names import did_you_mean
     from opgraft.registry.packs import full_operator
     from opgraft.reporting.packs import summaries_of_handlers
     from opgraft.reporting.terminal import render_handlers, render_operators
 
     chosen = load_registry(registry)
-    if pack is not None and pack not in {each.name for each in chosen.packs}:
-        raise click.UsageError(f"no pack {pack!r}; the packs are {', '.join(each.name for each in chosen.packs)}")
+    names = [each.name for each in chosen.packs]
+    if pack is not None and pack not in names:
+        hint = printable(did_you_mean(pack, names))
+        raise click.UsageError(f"no pack {pack!r}{hint}; the packs are {', '.join(map(printable, names))}")
     if operator is None:
         handlers = [each for name in chosen.operators for each in summaries_of_handlers(chosen, name, pack)]
         console().print(render_operators(handlers))
@@ -249,7 +252,7 @@ def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
     name = full_operator(operator)
     found = summaries_of_handlers(chosen, name, pack)
     if not found:
-        raise ModelError("; ".join(str(reason) for reason in chosen.nobody(name)) + _suggestion(operator, chosen))
+        raise ModelError(_nobody(name, pack, chosen))
     console().print(render_handlers(found))
 
 
@@ -261,6 +264,8 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
         ModelError: the registry file keeps it out, or it cannot be loaded.
     """
     from opgraft.registry import PACKS_VARIABLE, installed_packs, load_registry
+    from opgraft.registry.names import did_you_mean
+    from opgraft.run_command import GUARD, HOW_TO_GET_THE_GUARD
 
     if not names:
         return
@@ -270,16 +275,34 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
     found = {pack.name: pack for pack in installed_packs()}
     for name in names:
         if name not in found:
-            raise click.UsageError(f"no pack {name!r}; the packs are {', '.join(map(printable, found))}")
+            others = [pack.name for pack in found.values() if pack.distribution != "opgraft"]
+            hint = printable(did_you_mean(name, others))
+            known = f"the packs are {', '.join(map(printable, others))}" if others else "builtin is the only one"
+            cure = f"; {HOW_TO_GET_THE_GUARD}" if name == GUARD else ""
+            raise click.UsageError(f"no pack {name!r}{hint}; {known}{cure}")
         problem = found[name].error or policy.denial("", name)
         if problem:
             raise ModelError(f"the pack {name} cannot be used: {problem}")
 
 
-def _suggestion(operator: str, registry: Any) -> str:
-    by_plain_name = {name.rpartition("::")[2].lower(): name for name in registry.operators}
-    close = difflib.get_close_matches(operator.rpartition("::")[2].lower(), list(by_plain_name), 1)
-    return f" (did you mean {by_plain_name[close[0]]}?)" if close else ""
+def _nobody(operator: str, pack: str | None, registry: Registry) -> str:
+    """Why there is no handler of an operator to show, and what to do about it."""
+    from opgraft.registry.names import close_operators
+
+    others = ", ".join(dict.fromkeys(each.pack for each in registry.candidates(operator)))
+    if others:
+        return f"the pack {pack} has no handler for {operator}; {others} has"
+    reasons = "; ".join(str(reason) for reason in registry.nobody(operator))
+    if registry.known_to(operator):
+        return reasons
+    close = " or ".join(close_operators(operator, registry.operators))
+    command = f"opgraft new-pack my-pack --op {shlex.quote(operator)}"
+    return f"{reasons}{f' (did you mean {close}?)' if close else ''}; to write one: {command}"
+
+
+def _refuse_both(inputs: Path | None, sizes: tuple[tuple[str, int], ...]) -> None:
+    if inputs is not None and sizes:
+        raise click.UsageError("--size is for random inputs, and --inputs gives others; leave out one of them")
 
 
 @main.command("new-pack", cls=_Command)
@@ -325,81 +348,6 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "is not installed"
-
-
-def _read_npz(path: Path, session: Any) -> dict[str, Array]:
-    """An array for each input of a session."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ModelError(f"{path}: cannot be read as an .npz file of arrays ({error})") from error
-    given = dict(archive.items()) if isinstance(archive, np.lib.npyio.NpzFile) else {}
-    wanted = [each.name for each in session.get_inputs()]
-    missing = [name for name in wanted if name not in given]
-    if missing:
-        raise ModelError(f"{path}: it has no array for input {missing[0]!r} (it has {', '.join(given) or 'none'})")
-    return {name: given[name] for name in wanted}
-
-
-def _run_model(
-    model: Path,
-    options: dict[str, str],
-    *,
-    sizes: dict[str, int],
-    inputs: Path | None,
-    runs: int = 5,
-    compare: bool = True,
-) -> dict[str, Array]:
-    """Run a model on the EP and, with `compare`, on the CPU EP; show what came of it, and return the outputs."""
-    from opgraft.comparison import equal, largest_difference, run_timed
-    from opgraft.graph.onnx_source import load_model
-    from opgraft.reporting.terminal import render
-    from opgraft.sessions import assignment, open_cpu_session, open_session, sample_inputs
-
-    out = console()
-    load_model(model)
-    opened = open_session(model, options)
-    if inputs is not None:
-        feeds = _read_npz(inputs, opened.session)
-    else:
-        sample = sample_inputs(opened.session, sizes)
-        feeds = sample.inputs
-        if sample.assumed:
-            names = ", ".join(printable(name) for name in sample.assumed)
-            out.print(Text(f"taken as 1, since no -s NAME=SIZE gives another size: {names}"))
-    _show_arrays(out, "inputs", feeds)
-    outcome = run_timed(opened.session, feeds, runs, "on the EP")
-    _show_arrays(out, "outputs", outcome.outputs)
-    assigned = ", ".join(f"{sum(sizes)} on {name}" for name, sizes in assignment(opened.session).items())
-    out.print(Text(f"top-level nodes by ONNX Runtime's record: {assigned or 'none'}"))
-    median = f"median of {runs} runs: {1000 * outcome.seconds:.2f} ms on the EP"
-    if not compare:
-        out.print(Text(median))
-        return outcome.outputs
-    expected = run_timed(open_cpu_session(model), feeds, runs, "on the CPU EP")
-    same = all(equal(outcome.outputs[name], array) for name, array in expected.outputs.items())
-    worst = largest_difference(outcome.outputs, expected.outputs)
-    out.print(Text(f"{median}, {1000 * expected.seconds:.2f} ms on the CPU EP"))
-    verdict = Text("(equal)", "green") if same else Text("(different)", "red")
-    out.print(Text(f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} ") + verdict)
-    out.print()
-    out.print(render(opened.coverage))
-    if not same:
-        raise ModelError("the outputs differ from the CPU EP's")
-    return outcome.outputs
-
-
-def _write_npz(path: Path, arrays: dict[str, Array]) -> None:
-    """What `np.savez` writes, for names that need not be Python's."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array.astype(str) if array.dtype == object else array)
-
-
-def _show_arrays(out: Console, title: str, arrays: dict[str, Array]) -> None:
-    described = [f"{printable(name)} {array.dtype}{list(array.shape)}" for name, array in arrays.items()]
-    out.print(Text(f"{title}: {', '.join(described)}"))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,10 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a session gave for its inputs: the outputs by name, and the median seconds of a run."""
+    """What a session gave for its inputs: the outputs by name, and the median seconds of a run.
+
+    An output that is a sequence or a map is an array for each of its elements, as in "y[0]"; an absent one is none.
+    """
 
     outputs: dict[str, Array]
     seconds: float
@@ -34,11 +37,11 @@ def run_timed(session: Any, feeds: Mapping[str, Array], runs: int, where: str) -
     Args:
         session: an `onnxruntime.InferenceSession`.
         feeds: its inputs.
-        runs: how often to run it for the time.
+        runs: how often to run it for the time; 0 is for its outputs alone.
         where: what an error says of the session, as in "on the CPU EP".
 
     Raises:
-        ModelError: ONNX Runtime refuses the inputs or the run fails; the message is its own.
+        RunError: ONNX Runtime refuses the inputs or the run fails.
     """
     names = [each.name for each in session.get_outputs()]
     seconds: list[float] = []
@@ -49,8 +52,26 @@ def run_timed(session: Any, feeds: Mapping[str, Array], runs: int, where: str) -
             session.run(None, dict(feeds))
             seconds.append(time.perf_counter() - started)
     except Exception as error:  # ONNX Runtime's own words are what the user needs
-        raise ModelError(f"the run {where} failed: {' '.join(str(error).split())}") from error
-    return Outcome(dict(zip(names, results, strict=True)), statistics.median(seconds))
+        raise RunError(where, " ".join(str(error).split())) from error
+    outputs = dict(array for named in zip(names, results, strict=True) for array in _arrays(*named))
+    return Outcome(outputs, statistics.median(seconds or [0.0]))
+
+
+class RunError(ModelError):
+    """A run that failed: where, and ONNX Runtime's own words."""
+
+    def __init__(self, where: str, words: str) -> None:
+        super().__init__(f"the run {where} failed: {words}")
+        self.words = words
+
+
+def _arrays(name: str, result: Any) -> Iterator[tuple[str, Array]]:
+    """The arrays of one output, with names."""
+    if isinstance(result, list | dict):
+        for key, element in result.items() if isinstance(result, dict) else enumerate(result):
+            yield from _arrays(f"{name}[{key}]", element)
+    elif result is not None:
+        yield name, np.asarray(result)
 
 
 def difference(output: Array, expected: Array) -> float:
@@ -83,5 +104,58 @@ def _difference(output: Array, expected: Array) -> tuple[float, float]:
 
 
 def largest_difference(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest `difference` between outputs of the same name."""
+    """The largest `difference` between outputs of the same name; infinite where one has an output that the other
+    lacks."""
+    if outputs.keys() != expected.keys():
+        return float("inf")
     return max((difference(outputs[name], expected[name]) for name in expected), default=0.0)
+
+
+def disagreements(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> dict[str, str]:
+    """What is different about each output that is not `equal`, as in "shape [1, 4], the CPU EP gives [1, 5]"."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys((*expected, *outputs)):
+        if name not in outputs or name not in expected:
+            found[name] = f"only the {'EP' if name in outputs else 'CPU EP'} gives it"
+        elif not equal(outputs[name], expected[name]):
+            found[name] = _disagreement(outputs[name], expected[name])
+    return found
+
+
+def _disagreement(output: Array, expected: Array) -> str:
+    if output.shape != expected.shape:
+        return f"shape {list(output.shape)}, the CPU EP gives {list(expected.shape)}"
+    if output.dtype != expected.dtype:
+        return f"element type {output.dtype}, the CPU EP gives {expected.dtype}"
+    if output.dtype.kind not in "fc":
+        return _first_of(output != expected, output, expected, "differ")
+    same = (output == expected) | (np.isnan(output) & np.isnan(expected))
+    apart = ~same & ~(np.isfinite(output) & np.isfinite(expected))
+    if apart.any():
+        return _first_of(apart, output, expected, "are NaN or infinite on one side, and not so on the other")
+    wide = np.complex128 if output.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore"):  # of two infinities
+        distances = np.nan_to_num(np.abs(output.astype(wide) - expected.astype(wide)), nan=0.0)
+    place = int(distances.argmax())
+    return f"the largest difference is {distances.flat[place]:.3g}, {_at(place, output, expected)}"
+
+
+def _first_of(apart: Array, output: Array, expected: Array, what: str) -> str:
+    place = int(np.asarray(apart).argmax())
+    return f"{np.count_nonzero(apart)} of {output.size} elements {what}, the first {_at(place, output, expected)}"
+
+
+def _at(place: int, output: Array, expected: Array) -> str:
+    """The element that is the `place`th in row-major order, on both sides."""
+    index = [int(each) for each in np.unravel_index(place, output.shape)]
+    return f"at {index}: {output.flat[place]}, the CPU EP gives {expected.flat[place]}"
+
+
+def non_finite(array: Array) -> str:
+    """How many NaN and infinities there are, as in "2 NaN and 1 infinity"; empty where there are none."""
+    if array.dtype.kind not in "fc":
+        return ""
+    nans, infinities = np.count_nonzero(np.isnan(array)), np.count_nonzero(np.isinf(array))
+    parts = [f"{nans} NaN"] if nans else []
+    parts += [f"{infinities} infinit{'y' if infinities == 1 else 'ies'}"] if infinities else []
+    return " and ".join(parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 FIRST_WITH_NAMES = (1, 25)
 """The first onnxruntime whose `providers=[...]` takes the name of a plugin execution provider."""
@@ -64,27 +63,23 @@ def _library() -> str:
 
 def _packs() -> str:
     from opgraft.registry import installed_packs
+    from opgraft.reporting.packs import operators_text
 
     packs = installed_packs()
     broken = [pack for pack in packs if pack.error]
     if broken:
         raise RuntimeError("; ".join(f"{pack.name} ({pack.distribution}) is left out: {pack.error}" for pack in broken))
-    return ", ".join(f"{pack.name} {pack.version} ({len(pack.plugins)} plugins)" for pack in packs) or "none"
+    return ", ".join(f"{pack.name} {pack.version} ({operators_text(pack)})" for pack in packs) or "none"
 
 
 def _registry() -> str:
     from opgraft.registry import load_registry
-
-    registry = load_registry()
-    for pattern, _ in registry.policy.rules:
-        if not any(fnmatchcase(operator, pattern) for operator in registry.operators):
-            raise RuntimeError(
-                f"{registry.policy.source}: the rule {pattern!r} matches no operator of an installed pack"
-            )
     from opgraft.schemas import left_out
 
-    if out := left_out(registry):
-        raise RuntimeError("; ".join(f"{operator} is left out: {each.reason}" for operator, each in out.items()))
+    registry = load_registry()
+    out = [f"{operator} is left out: {each.reason}" for operator, each in left_out(registry).items()]
+    if problems := [*registry.idle_rules(), *out]:
+        raise RuntimeError("; ".join(problems))
     return registry.policy.source
 
 
@@ -97,7 +92,8 @@ def _execution_provider() -> str:
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
     if not devices:
         raise RuntimeError("onnxruntime loaded the library and shows no device for it")
-    return "; ".join(", ".join(f"{key} {value}" for key, value in device.ep_metadata.items()) for device in devices)
+    names = [device.ep_metadata["mlx_device"] for device in devices]
+    return f"{EP_NAME}, for {' and '.join(names)}"
 
 
 _CHECKS: dict[str, Callable[[], str]] = {

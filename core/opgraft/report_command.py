@@ -57,13 +57,17 @@ def run(request: Request, console: Console) -> None:
 
     Raises:
         click.UsageError: what is asked for does not go together.
-        ModelError: a model or a report cannot be read, or has too few nodes on the execution provider.
+        ModelError: a model or a report cannot be read, ONNX Runtime cannot load a model (what its file says is shown
+            before), or too few nodes are on the execution provider.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
     if request.comparing:
         _refuse(request.html is not None, "--html shows one model; use --json or --markdown with --compare")
         _refuse(request.fail_under is not None, "--fail-under judges one model or a folder; leave out --compare")
-        _show(_comparison(request), request.view, console)
+        reports = _both(request)
+        _show(compare(*reports), request.view, console)
+        for report in reports:
+            _require_loaded(report)
         return
     _refuse(len(request.paths) != 1, "one model or folder, or --compare and two of them")
     _refuse(len(request.registries) > 1, "one --registry, or --compare and two of them")
@@ -109,7 +113,8 @@ def _show(what: Report | Comparison | Matrix, view: str, console: Console) -> No
         console.print(made)
 
 
-def _comparison(request: Request) -> Comparison:
+def _both(request: Request) -> list[Report]:
+    """The reports to compare."""
     paths, registries = request.paths, request.registries
     _refuse(len(registries) > 2, "--compare takes at most two --registry")
     if len(paths) == 1:
@@ -117,7 +122,7 @@ def _comparison(request: Request) -> Comparison:
         paths = (paths[0], paths[0])
     _refuse(len(paths) != 2, "--compare takes two models, or one with two --registry")
     _refuse(any(path.is_dir() for path in paths), "--compare takes models or saved reports, not folders")
-    return compare(*(_report(path, _with_registry(request, side), request.sizes) for side, path in enumerate(paths)))
+    return [_report(path, _with_registry(request, side), request.sizes) for side, path in enumerate(paths)]
 
 
 def _with_registry(request: Request, side: int) -> dict[str, str]:
@@ -168,10 +173,14 @@ def _entry(name: str, path: Path, options: Mapping[str, str], sizes: Mapping[str
 
 
 def _judge(report: Report, fail_under: float | None) -> None:
-    if fail_under is not None and report.coverage.note:
-        raise ModelError("onnxruntime cannot load this model, so none of it would run")
+    _require_loaded(report)
     if fail_under is not None and report.percentage < fail_under:
         raise ModelError(f"{report.percentage:.1f}% of the nodes are on the EP, under {fail_under}%")
+
+
+def _require_loaded(report: Report) -> None:
+    if report.coverage.note:
+        raise ModelError(f"onnxruntime cannot load {report.coverage.model}, so none of it would run")
 
 
 def _judge_matrix(matrix: Matrix, fail_under: float | None) -> None:

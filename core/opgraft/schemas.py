@@ -71,6 +71,14 @@ def unknown_operators(model: onnx.ModelProto, registry: Registry) -> list[str]:
     return lines
 
 
+def defined_by_packs(model: onnx.ModelProto, registry: Registry) -> list[str]:
+    """The operators of a model whose schemas ONNX Runtime has from packs, and which it runs through their handlers on
+    every execution provider."""
+    defined = told(registry)
+    bodies = (node for function in model.functions for node in function.node)
+    return [each for each in dict.fromkeys(_operators((*model.graph.node, *bodies))) if each in defined]
+
+
 def _operators(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     for node in nodes:
         yield _operator(node.domain, node.op_type)

@@ -12,19 +12,20 @@ import onnx
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import VerifiedRegistry, read_model
-from opgraft.errors import ModelError, OptionError
+from opgraft.errors import ModelError
 from opgraft.graph import Array, Graph
 from opgraft.graph.element_types import STORAGE
 from opgraft.graph.onnx_source import load_model
 from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, library_path, observed, register
-from opgraft.host.devices import default_device
-from opgraft.host.options import Options, parse_options
+from opgraft.host.devices import chosen_device, default_device
+from opgraft.host.options import Options, ProviderOptions, option_texts, parse_options
 from opgraft.ort_values import DTYPE_OF_TEXT
 from opgraft.registry import Registry, installed_packs, load_registry
 from opgraft.reporting import Coverage, Report, coverage_of, report_of
 from opgraft.reporting.observation import Observation, Observer
 from opgraft.reporting.report import Setting
 from opgraft.schemas import told, unknown_operators
+from opgraft.sizes import ALL_OTHERS, require_known
 
 T = TypeVar("T")
 
@@ -53,35 +54,37 @@ def assignment(session: Any) -> dict[str, list[int]]:
     return sizes
 
 
-def options_with_provider(provider_options: Mapping[str, str] | None = None) -> Any:
+def options_with_provider(provider_options: ProviderOptions | None = None) -> Any:
     """`onnxruntime.SessionOptions` with this execution provider in place; see `opgraft.session_options`."""
+    given = option_texts(provider_options or {})
     register()
     import onnxruntime
 
+    asked = parse_options(given)
+    load_registry(asked.registry)
     options = onnxruntime.SessionOptions()
-    given = dict(provider_options or {})
     offered = {each.ep_metadata["mlx_device"]: each for each in onnxruntime.get_ep_devices() if each.ep_name == EP_NAME}
-    device = offered.get(given.get("device", "")) or offered.get("gpu") or offered["cpu"]
+    device = offered.get(asked.device) or offered.get("gpu") or offered["cpu"]
+    chosen_device(asked.device, gpu_chosen=device is offered.get("gpu"), gpu_offered="gpu" in offered)
     options.add_provider_for_devices([device], given)
     options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")
     return options
 
 
-def open_session(model: Model, provider_options: Mapping[str, str] | None = None) -> OpenedSession:
+def open_session(model: Model, provider_options: ProviderOptions | None = None) -> OpenedSession:
     """A session of a model with this execution provider first and the CPU's second.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model; the message is its own.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
-    load_registry(parse_options(provider_options or {}).registry)  # their own errors, not one wrapped in a session's
     session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
 def survey(
     model: Model,
-    provider_options: Mapping[str, str] | None = None,
+    provider_options: ProviderOptions | None = None,
     sizes: Mapping[str, int] | None = None,
     *,
     all_sizes_needed: bool = True,
@@ -120,7 +123,7 @@ def survey(
 
 
 def _shown(
-    model: Model, provider_options: Mapping[str, str] | None, observer: Observer, overrides: Mapping[str, int]
+    model: Model, provider_options: ProviderOptions | None, observer: Observer, overrides: Mapping[str, int]
 ) -> list[Observation]:
     """What a session shows of a model. What ONNX Runtime optimizes after it has asked changes no claim, and takes long
     on a large model: it is left out."""
@@ -146,19 +149,19 @@ def _overrides(model: Model, sizes: Mapping[str, int], *, strict: bool) -> dict[
     if not sizes:
         return {}
     proto = _proto(model)
-    places = {
-        f"{value.name}:{axis}": dim.dim_param
+    dims = {
+        f"{value.name}:{axis}": dim
         for value in proto.graph.input
         for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-        if dim.dim_param
     }
+    places = {place: dim.dim_param for place, dim in dims.items() if dim.dim_param}
+    fixed = {place: dim.dim_value for place, dim in dims.items() if dim.HasField("dim_value")}
     names = set(places.values())
     given = {places.get(name, name): size for name, size in sizes.items()}
-    unknown = sorted(given.keys() - names - {"*"})
-    if unknown and strict:
-        known = ", ".join(sorted(names)) or "none"
-        raise OptionError(f"no dimension is named {unknown[0]!r}; those that have a name and no size are {known}")
-    return {name: given.get(name, given.get("*", 0)) for name in names if name in given or "*" in given}
+    if strict:
+        require_known(given, sorted(names), fixed, "those that have a name and no size")
+    every = given.get(ALL_OTHERS)
+    return {name: size for name in names if (size := given.get(name, every)) is not None}
 
 
 def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]) -> tuple[Any, list[T]]:
@@ -230,11 +233,12 @@ def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: in
 
     Raises:
         ModelError: an input is no tensor of numbers.
-        OptionError: `sizes` names no symbolic dimension of the model.
+        OptionError: `sizes` names no dimension of the model, or gives another size to one that has one.
     """
     generator = np.random.default_rng(seed)
     given = dict(sizes or {})
     known: dict[str, None] = {}
+    fixed: dict[str, int] = {}
     assumed: dict[str, None] = {}
     inputs: dict[str, Array] = {}
     for each in session.get_inputs():
@@ -243,22 +247,19 @@ def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: in
             raise ModelError(f"input {each.name!r} is of type {each.type}; give it in a file (--inputs)")
         shape: list[int] = []
         for axis, dim in enumerate(each.shape):
+            place = f"{each.name}:{axis}"
             if isinstance(dim, int):
                 shape.append(dim)
+                fixed[place] = dim
                 continue
-            place = f"{each.name}:{axis}"
             names = [dim, place] if isinstance(dim, str) and dim != "?" else [place]
             known.update(dict.fromkeys(names))
-            size = next((given[name] for name in (place, *names, "*") if name in given), None)
+            size = next((given[name] for name in (place, *names, ALL_OTHERS) if name in given), None)
             if size is None:
                 assumed[names[0]] = None
             shape.append(1 if size is None else size)
         inputs[each.name] = _random_array(generator, dtype, shape)
-    unknown = sorted(set(given) - set(known) - {"*"})
-    if unknown:
-        raise OptionError(
-            f"no dimension is named {unknown[0]!r}; those without a size are {', '.join(known) or 'none'}"
-        )
+    require_known(given, known, fixed, "those without a size")
     return Sample(inputs, tuple(assumed))
 
 

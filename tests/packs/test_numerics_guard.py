@@ -618,7 +618,7 @@ class TestInstalled:
         done = self.python(target, "-m", "opgraft.cli", "packs")
         assert done.returncode == 0, done.stderr
         (line,) = [line.split() for line in done.stdout.splitlines() if line.startswith("numerics-guard")]
-        assert line == ["numerics-guard", "opgraft-numerics-guard", "0.1.0", "0", "asked"]
+        assert line == ["numerics-guard", "opgraft-numerics-guard", "0.1.0", "0", "off"]
         assert (target / "opgraft_numerics_guard" / "py.typed").exists()
 
     def test_it_is_turned_on_for_a_run(self, target: Path, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,8 +15,20 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
+import opgraft.registry
+import opgraft.run_command
 from opgraft.cli import main
-from opgraft.comparison import equal
+from opgraft.comparison import Outcome, RunError, disagreements, equal, largest_difference, run_timed
+from opgraft.graph import Array
+from opgraft.host.devices import gpu_backend
+from opgraft.ops import op
+from opgraft.registry import PACKS_VARIABLE, Pack, installed_packs
+
+
+@pytest.fixture(autouse=True)
+def packs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--pack` writes into the environment of the process."""
+    monkeypatch.setenv(PACKS_VARIABLE, "")
 
 
 def invoke(*arguments: object) -> Result:
@@ -69,7 +84,34 @@ def test_report_shows_what_is_claimed(model: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "2 of 2 nodes on the EP (100.0%)" in result.output
     assert "ai.onnx::Relu" in result.output
-    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_nothing_is_cut_where_the_output_goes_into_a_pipe(tmp_path: Path) -> None:
+    name, domain = "a_long_name " * 30, "a.long.domain." * 20
+    node = helper.make_node("Nothing", ["x"], ["y"], name=name, domain=domain)
+    result = invoke("report", save(tmp_path / "m.onnx", [node], domains=(domain,)))
+    row = next(line for line in result.stdout.splitlines() if line.endswith(name.rstrip()))
+    assert row.startswith(f"{domain}::Nothing  ")
+    assert all(line == line.rstrip() for line in result.stdout.splitlines())
+
+
+def test_a_terminal_is_kept_to_its_width(model: Path) -> None:
+    pty = pytest.importorskip("pty", reason="a system without terminals of this kind")
+    shown = bytearray()
+
+    def read(descriptor: int) -> bytes:
+        shown.extend(found := os.read(descriptor, 1 << 16))
+        return found
+
+    program = "import sys; from opgraft.cli import main; sys.argv[0] = 'opgraft'; main()"
+    command = [sys.executable, "-c", program, "report", str(model), "-s", "batch=2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "50")
+        patch.setenv("TERM", "dumb")
+        assert pty.spawn(command, read) == 0
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "ai.onnx::Relu" in shown.decode()
 
 
 def test_report_fails_under_a_percentage(tmp_path: Path) -> None:
@@ -95,7 +137,8 @@ def test_report_of_a_model_with_an_unknown_operator_reads_the_file_alone(tmp_pat
         tmp_path / "m.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="elsewhere")], domains=("elsewhere",)
     )
     result = invoke("report", path)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1
+    assert result.stderr == "opgraft: onnxruntime cannot load m.onnx, so none of it would run\n"
     assert "read from the file alone" in " ".join(result.output.split())
     assert "no installed pack has a handler for elsewhere::Nothing" in " ".join(result.output.split())
 
@@ -150,13 +193,135 @@ def test_an_input_of_the_wrong_shape_is_status_1(model: Path, tmp_path: Path) ->
     np.savez(tmp_path / "in.npz", x=np.zeros((2, 4), np.float32))
     result = invoke("run", model, "-i", tmp_path / "in.npz")
     assert result.exit_code == 1
+    assert "the run fails on the CPU EP too, so look at the inputs and the model" in result.output
+    assert "Got: 4 Expected: 3" in result.output
+    assert ".." not in result.stderr
+    result = invoke("run", model, "-i", tmp_path / "in.npz", "--no-compare")
+    assert result.exit_code == 1
     assert "the run on the EP failed" in result.output
 
 
+def test_a_node_that_fails_on_both_is_not_blamed_on_its_handler(tmp_path: Path) -> None:
+    target = helper.make_tensor("s", TensorProto.INT64, [2], [4, 5])
+    nodes = [
+        helper.make_node("Constant", [], ["s"], value=target),
+        helper.make_node("Reshape", ["x", "s"], ["y"], name="bad"),
+    ]
+    result = invoke("run", save(tmp_path / "m.onnx", nodes))
+    assert result.exit_code == 1
+    assert "node 'bad' (ai.onnx::Reshape, version 21) failed" in result.stderr
+    assert "requested shape:{4,5}" in result.stderr
+    assert "turn this handler off" not in result.stderr
+    assert ".." not in result.stderr
+
+
+def test_what_the_cpu_ep_alone_runs_is_said_to_run_there(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(session: Any, feeds: Any, runs: int, where: str) -> Outcome:
+        if where == "on the EP":
+            raise RunError(where, "no luck")
+        return run_timed(session, feeds, runs, where)
+
+    monkeypatch.setattr(opgraft.run_command, "run_timed", refuse)
+    result = invoke("run", model)
+    assert result.exit_code == 1
+    assert result.stderr == "opgraft: the run on the EP failed: no luck (the CPU EP runs it)\n"
+
+
+def test_nan_and_infinities_are_told_where_they_are_equal_too(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", [helper.make_node("Log", ["x"], ["y"])])
+    np.savez(tmp_path / "in.npz", x=np.array([[0, -1, 1], [-1, 2, 3]], np.float32))
+    result = invoke("run", path, "-i", tmp_path / "in.npz")
+    assert result.exit_code == 0, result.output
+    assert "(equal)" in result.output
+    counts = "2 NaN and 1 infinity"
+    line = f"y holds NaN or infinities: {counts} on the EP, {counts} on the CPU EP (of 6 elements)"
+    assert line in result.output
+    assert "to find the first node that makes one, add --pack numerics-guard (" in result.output
+    alone = invoke("run", path, "-i", tmp_path / "in.npz", "--no-compare").output
+    assert f"y holds NaN or infinities: {counts} on the EP (of 6 elements)" in alone
+
+
+def test_what_differs_is_named_with_a_next_step(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def skewed(session: Any, feeds: Any, runs: int, where: str) -> Outcome:
+        found = run_timed(session, feeds, runs, where)
+        if where == "on the EP":
+            found.outputs["y"][0, 1] += 1
+        return found
+
+    monkeypatch.setattr(opgraft.run_command, "run_timed", skewed)
+    result = invoke("run", model)
+    assert result.exit_code == 1
+    assert "y: the largest difference is 1, at [0, 1]: " in result.stdout
+    assert "opgraft: the outputs differ from the CPU EP's: y; to find the first node that drifts, set" in result.stderr
+    assert "OPGRAFT_NUMERICS_GUARD_DRIFT=0.0001 and add --pack numerics-guard" in result.stderr
+
+
 @pytest.mark.parametrize(
-    ("arrays", "says"), [({"z": 1}, "it has no array for input 'x'"), (None, "cannot be read as an .npz")]
+    ("output", "expected", "text"),
+    [
+        (np.zeros((1, 4), "f"), np.zeros((1, 5), "f"), "shape [1, 4], the CPU EP gives [1, 5]"),
+        (np.zeros(2, "f"), np.zeros(2, "d"), "element type float32, the CPU EP gives float64"),
+        (np.array([1, 5, 3]), np.array([1, 2, 4]), "2 of 3 elements differ, the first at [1]: 5, the CPU EP gives 2"),
+        (
+            np.array([[1, 2.5]], "f"),
+            np.array([[1, 2]], "f"),
+            "the largest difference is 0.5, at [0, 1]: 2.5, the CPU EP gives 2.0",
+        ),
+        (
+            np.array([np.nan, np.nan, 1], "f"),
+            np.array([np.nan, 3, 2], "f"),
+            "1 of 3 elements are NaN or infinite on one side, and not so on the other, the first at [1]: nan, "
+            "the CPU EP gives 3.0",
+        ),
+        (
+            np.array([np.inf, 1], "f"),
+            np.array([-np.inf, 1], "f"),
+            "1 of 2 elements are NaN or infinite on one side, and not so on the other, the first at [0]: inf, "
+            "the CPU EP gives -inf",
+        ),
+        (
+            np.array([np.inf, 1], "f"),
+            np.array([np.inf, 2], "f"),
+            "the largest difference is 1, at [1]: 1.0, the CPU EP gives 2.0",
+        ),
+    ],
 )
-def test_a_bad_input_file_is_status_1(model: Path, tmp_path: Path, arrays: dict[str, int] | None, says: str) -> None:
+def test_what_is_different_about_an_output(output: Array, expected: Array, text: str) -> None:
+    assert disagreements({"y": output}, {"y": expected}) == {"y": text}
+    assert disagreements({"y": output}, {"y": output}) == {}
+
+
+def test_an_output_that_one_side_lacks() -> None:
+    one, none = {"y": np.zeros(2)}, dict[str, Array]()
+    assert disagreements(one, none) == {"y": "only the EP gives it"}
+    assert disagreements(none, one) == {"y": "only the CPU EP gives it"}
+    assert largest_difference(none, one) == float("inf")
+
+
+def test_outputs_that_are_sequences(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("SequenceConstruct", ["x", "x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    result = invoke("run", path, "--output", tmp_path / "out.npz")
+    assert result.exit_code == 0, result.output
+    assert "outputs: y[0] float32[2], y[1] float32[2]" in result.output
+    assert sorted(np.load(tmp_path / "out.npz")) == ["y[0]", "y[1]"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"z": 1}, "it has no array for input 'x' (it has z)"),
+        ({"x": np.array([None])}, "'x' cannot be read: it holds Python objects; save numbers, bool or text"),
+        (None, "cannot be read as an .npz file, which numpy.savez writes"),
+    ],
+)
+def test_a_bad_input_file_is_status_1(model: Path, tmp_path: Path, arrays: dict[str, Any] | None, says: str) -> None:
     path = tmp_path / "in.npz"
     if arrays is None:
         path.write_text("no archive")
@@ -165,6 +330,16 @@ def test_a_bad_input_file_is_status_1(model: Path, tmp_path: Path, arrays: dict[
     result = invoke("run", model, "-i", path)
     assert result.exit_code == 1
     assert says in result.output
+    assert "allow_pickle" not in result.output
+
+
+def test_an_archive_of_something_else_is_status_1(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", "no array")
+    result = invoke("run", model, "-i", path)
+    assert result.exit_code == 1
+    assert "'x' cannot be read: it is no array" in result.output
 
 
 @pytest.mark.parametrize(
@@ -175,7 +350,12 @@ def test_a_bad_input_file_is_status_1(model: Path, tmp_path: Path, arrays: dict[
         (["run", "m.onnx", "-s", "batch"], "is not NAME=SIZE"),
         (["run", "m.onnx", "-o", "device"], "is not NAME=VALUE"),
         (["report", "m.onnx", "--fail-under", "101"], "101"),
-        (["ops", "--pack", "nobody"], "no pack 'nobody'"),
+        (["ops", "--pack", "nobody"], "no pack 'nobody'; the packs are builtin"),
+        (["ops", "--pack", "buildin"], "no pack 'buildin' (did you mean 'builtin'?)"),
+        (["run", "m.onnx", "--pack", "nobody"], "no pack 'nobody'; builtin is the only one"),
+        (["run", "m.onnx", "--pack", "numerics-guard"], "pip install ./plugins_example/numerics_guard"),
+        (["run", "m.onnx", "-i", "in.npz", "-s", "batch=2"], "leave out one of them"),
+        (["bench", "m.onnx", "-i", "in.npz", "-s", "batch=2"], "leave out one of them"),
     ],
 )
 def test_bad_usage_is_status_2(arguments: list[str], says: str) -> None:
@@ -184,30 +364,58 @@ def test_bad_usage_is_status_2(arguments: list[str], says: str) -> None:
     assert says in result.output
 
 
+@pytest.mark.parametrize("command", ["run", "report", "bench"])
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "status", "says"),
     [
-        ("devise=cpu", "did you mean 'device'"),
-        ("device=tpu", "auto, cpu, gpu"),
-        ("registry=/nowhere.yaml", "/nowhere.yaml"),
+        ("devise=cpu", 2, "did you mean 'device'"),
+        ("device=tpu", 2, "auto, cpu, gpu"),
+        ("registry=/nowhere.yaml", 1, "/nowhere.yaml"),
     ],
 )
-def test_a_bad_provider_option_is_status_1_and_lists_the_known_ones(model: Path, option: str, says: str) -> None:
-    result = invoke("report", model, "-o", option)
-    assert result.exit_code == 1
+def test_a_bad_provider_option_is_told_as_such(model: Path, command: str, option: str, status: int, says: str) -> None:
+    result = invoke(command, model, "-o", option)
+    assert result.exit_code == status
+    assert says in result.output
+    assert len(result.output.splitlines()) == 1
+    assert "onnxruntime" not in result.output
+
+
+@pytest.mark.skipif(gpu_backend() is not None, reason="MLX has a GPU backend here")
+@pytest.mark.parametrize("command", ["run", "report", "bench"])
+def test_a_gpu_that_is_not_there_is_the_options_fault(model: Path, command: str) -> None:
+    result = invoke(command, model, "-o", "device=gpu")
+    assert result.exit_code == 2
+    assert result.output.startswith("opgraft: option 'device' is 'gpu', but MLX has no GPU backend on this machine: ")
+    assert "pip install" in result.output
+    assert "cannot load" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "size", "says"),
+    [
+        ("run", "bach=2", "no dimension is named 'bach' (did you mean 'batch'?); those without a size are batch, x:0"),
+        ("report", "bach=2", "no dimension is named 'bach' (did you mean 'batch'?); those that have a name"),
+        ("run", "x:7=2", "no dimension is named 'x:7'; those without"),
+        ("run", "x:1=5", "dimension 'x:1' is 3 in the model, and cannot be 5"),
+        ("report", "x:1=5", "dimension 'x:1' is 3 in the model, and cannot be 5"),
+    ],
+)
+def test_a_size_for_no_dimension_is_bad_usage(model: Path, command: str, size: str, says: str) -> None:
+    result = invoke(command, model, "-s", size)
+    assert result.exit_code == 2
     assert says in result.output
 
 
-def test_an_unknown_dimension_is_refused(model: Path) -> None:
-    result = invoke("run", model, "-s", "bach=2")
-    assert result.exit_code == 1
-    assert "those without a size are batch, x:0" in result.output
+def test_the_size_that_a_dimension_has_may_be_given(model: Path) -> None:
+    for command in ("run", "report"):
+        assert invoke(command, model, "-s", "x:1=3", "-s", "batch=2").exit_code == 0
 
 
 def test_names_from_a_model_do_not_steer_the_terminal(tmp_path: Path) -> None:
     node = helper.make_node("Nothing\x1b[2J", ["x"], ["y"], name="evil\x1b]0;title\x07", domain="elsewhere")
     result = invoke("report", save(tmp_path / "m.onnx", [node], domains=("elsewhere",)))
-    assert result.exit_code == 0, result.output
+    assert "evil" in result.output
     assert "\x1b" not in result.output
     assert "\x07" not in result.output
 
@@ -219,7 +427,38 @@ def test_packs_and_ops_show_the_built_in_pack() -> None:
     assert "ai.onnx::Conv" in shown
     assert "kernel_shape" in shown
     assert invoke("ops", "NoSuchOperator").exit_code == 1
-    assert "did you mean ai.onnx::Conv?" in invoke("ops", "conv").output
+
+
+@pytest.mark.parametrize(
+    ("operator", "says"),
+    [
+        (
+            "conv",
+            "(did you mean ai.onnx::Conv?); to write one: opgraft new-pack my-pack --op ai.onnx::conv",
+        ),
+        ("acme::Conv", "(did you mean ai.onnx::Conv?)"),
+        ("Sofmax", "(did you mean ai.onnx::Softmax"),
+        ("com.microsoft::FastGelu", "FastGelu; to write one: opgraft new-pack my-pack --op com.microsoft::FastGelu"),
+        ("NoSuchOperator", "for ai.onnx::NoSuchOperator; to write one"),
+    ],
+)
+def test_ops_suggests_near_names_only(operator: str, says: str) -> None:
+    result = invoke("ops", operator)
+    assert result.exit_code == 1
+    assert says in result.output
+
+
+def test_ops_of_a_pack_that_lacks_the_operator_names_the_pack_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Pack("mine", plugins=(op("acme::Own")(lambda X: X),))
+    packs = (mine, *installed_packs())
+    monkeypatch.setattr(opgraft.registry, "installed_packs", lambda: packs)
+    opgraft.registry._load.cache_clear()
+    try:
+        result = invoke("ops", "Conv", "--pack", "mine")
+    finally:
+        opgraft.registry._load.cache_clear()
+    assert result.exit_code == 1
+    assert result.output == "opgraft: the pack mine has no handler for ai.onnx::Conv; builtin has\n"
 
 
 def test_ops_says_what_the_registry_holds_back(tmp_path: Path) -> None:
@@ -228,6 +467,34 @@ def test_ops_says_what_the_registry_holds_back(tmp_path: Path) -> None:
     result = invoke("ops", "Conv", "--registry", registry)
     assert result.exit_code == 1
     assert "denies it" in result.output
+    assert "did you mean" not in result.output
+    assert "new-pack" not in result.output
+
+
+def test_a_rule_that_matches_no_operator_is_a_warning_of_every_command(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, arguments in enumerate((["packs"], ["ops"], ["report", model], ["run", model])):
+        registry = tmp_path / f"{number}.yaml"
+        registry.write_text('ops:\n  Relu: {prefer: [builtin]}\n  Rellu: {deny: ["*"]}\n')
+        option = ["-o", f"registry={registry}"] if model in arguments else ["--registry", registry]
+        caplog.clear()
+        assert invoke(*arguments, *option).exit_code == 0
+        assert caplog.messages == [
+            f"{registry}, line 3: the rule 'ai.onnx::Rellu' matches no operator of an installed pack; did you mean "
+            "ai.onnx::Relu or ai.onnx::PRelu?"
+        ]
+
+
+def test_the_help_of_no_command_is_cut() -> None:
+    text = invoke("--help").output
+    assert "..." not in text.partition("Commands:")[2]
+    assert all(name in text for name in main.commands)
+
+
+def test_one_run_is_one_run(model: Path) -> None:
+    assert "median of 1 run: " in invoke("run", model, "--runs", 1).output
+    assert "Milliseconds, 1 run of each in turns\n" in invoke("bench", model, "--runs", 1, "--warm-up", 0).output
 
 
 def test_run_says_which_sizes_it_took_to_be_1(model: Path) -> None:
@@ -266,6 +533,10 @@ def test_doctor_finds_a_good_installation() -> None:
     result = invoke("doctor")
     assert result.exit_code == 0, result.output
     assert "FAIL" not in result.output
+    version = opgraft.__version__
+    operators = invoke("packs").output.splitlines()[1].split()[3]
+    assert f"ok   op packs: builtin {version} ({operators} operators)\n" in result.output
+    assert "ok   execution provider: MLXExecutionProvider, for cpu" in result.output
 
 
 def test_demo_is_equal_to_the_cpu() -> None:
@@ -273,3 +544,5 @@ def test_demo_is_equal_to_the_cpu() -> None:
     assert result.exit_code == 0, result.output
     assert "(equal)" in result.output
     assert "(100.0%)" in result.output
+    assert any(Path(line).is_file() for line in result.output.splitlines() if line.endswith("detector.onnx"))
+    assert ("expected to be slower" in result.output) == ("MLX device: cpu" in result.output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from host_models import OPSET, tensor
 from onnx import TensorProto, helper
 from packaging.version import Version
@@ -19,6 +21,7 @@ from packaging.version import Version
 import opgraft
 import opgraft.registry as registry_module
 from opgraft import ort_values, schemas
+from opgraft.cli import main
 from opgraft.errors import ModelError, RegistryError
 from opgraft.graph.element_types import HELD, ONNX_OF_NAME
 from opgraft.host import kernel_info
@@ -981,7 +984,8 @@ def test_the_registry_says_whose_operator_it_is(
 def test_without_an_order_it_is_nobodys(use: Use) -> None:
     use(one=[scale, total], two=[other_scale])
     with pytest.raises(
-        ModelError, match=r"is left out: the packs one and two define it, and nothing says whose counts"
+        ModelError,
+        match=r"is left out: the packs one and two define it, and nothing says whose counts; in .* OPGRAFT_REGISTRY",
     ):
         open_session(one("Scale", (FLOAT, [3, 4])))
     np.testing.assert_array_equal(run(on_ep(one("Sum", (FLOAT, [3, 4]))), X)[0], X)
@@ -1053,12 +1057,25 @@ def test_errors_say_which_operators_are_unknown(use: Use) -> None:
 
 def test_a_registry_that_cannot_be_used_is_the_sessions_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     use(scale)
+    by_hand = onnxruntime.SessionOptions()
+    opgraft.register()
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == opgraft.EP_NAME]
     monkeypatch.setenv("OPGRAFT_REGISTRY", "/nowhere/registry.yaml")
-    opgraft.session_options()
+    by_hand.add_provider_for_devices(devices, {})
+    with pytest.raises(RegistryError, match=r"/nowhere/registry.yaml: cannot be read"):
+        opgraft.session_options()
     with pytest.raises(RegistryError, match=r"/nowhere/registry.yaml: cannot be read"):
         open_session(scaled())
     with pytest.raises(Exception, match=r"/nowhere/registry.yaml: cannot be read"):
         on_cpu(scaled())
+
+
+def test_run_says_what_it_compares_with_itself(use: Use, tmp_path: Path) -> None:
+    use(scale)
+    onnx.save(scaled(), tmp_path / "model.onnx")
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "model.onnx")])
+    assert result.exit_code == 0, result.output
+    assert "compared with themselves, since the CPU EP runs the packs' handlers too: acme::Scale\n" in result.output
 
 
 # Files that ONNX Runtime does not see

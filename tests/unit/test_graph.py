@@ -53,6 +53,12 @@ def if_node(then_branch: onnx.GraphProto, else_branch: onnx.GraphProto, output: 
     return helper.make_node("If", ["cond"], [output], then_branch=then_branch, else_branch=else_branch, name="if")
 
 
+@pytest.mark.parametrize("texts", [["a\0b", "c"], ["a", "b", "c"], ["\0"], ["", ""], ["a\0", ""]])
+def test_texts_with_nul_are_read_as_they_are(texts: list[str]) -> None:
+    node = only_node(helper.make_node("Op", [], [], domain="d", one=texts[0], several=texts), more_opsets={"d": 1})
+    assert node.attributes == {"one": texts[0], "several": tuple(texts)}
+
+
 class TestElementTypes:
     def test_numberings_of_onnx_are_those_of_onnx(self) -> None:
         for name, number in ONNX_OF_NAME.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,33 @@ def every_attribute() -> onnx.ModelProto:
         {"filled": (FLOAT, None), "e": (FLOAT, None), "n": (TensorProto.INT64, None)},
         domains={"ai.onnx.ml": 3},
     )
+
+
+def encoder(keys: Sequence[str], default: str = "") -> onnx.ModelProto:
+    node = helper.make_node(
+        "LabelEncoder",
+        ["text"],
+        ["n"],
+        domain="ai.onnx.ml",
+        keys_strings=keys,
+        values_int64s=range(len(keys)),
+        default_string=default,
+    )
+    inputs, outputs = {"text": (TensorProto.STRING, ["T"])}, {"n": (TensorProto.INT64, None)}
+    return model_of([node], inputs, outputs, domains={"ai.onnx.ml": 3})
+
+
+@pytest.mark.parametrize("text", ["", "a", "\0", "a\0", "a\0b", "a\0\0"])
+def test_a_text_may_hold_nul_anywhere(text: str, seen: list[Seen]) -> None:
+    graph = shown(encoder(["a"], text), seen).graph
+    assert node_of(graph, "LabelEncoder").attributes["default_string"] == text
+
+
+def test_onnxruntime_gives_a_list_of_texts_with_nul_as_it_gives_a_longer_list(seen: list[Seen]) -> None:
+    """Which is why such a list cannot be declined: should this fail, it can be told, and must be."""
+    given = [["a\0b", "c"], ["a", "b\0c"], ["a", "b", "c"]]
+    read = [node_of(shown(encoder(keys), seen).graph, "LabelEncoder").attributes["keys_strings"] for keys in given]
+    assert read == [("a", "b", "c")] * 3
 
 
 def test_attributes_of_every_kind(seen: list[Seen]) -> None:

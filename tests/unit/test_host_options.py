@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import host_models
 import onnxruntime
 import pytest
 
+import opgraft
 import opgraft.host as host
-from opgraft.errors import OptionError
+from opgraft.errors import OptionError, RegistryError
 from opgraft.host.devices import chosen_device, default_device, gpu_backend
-from opgraft.host.options import Options, known_options, parse_options
+from opgraft.host.options import Options, known_options, option_texts, parse_options
 
 
 def test_defaults() -> None:
@@ -37,6 +39,45 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 def test_an_unknown_value_is_refused_with_the_known_ones() -> None:
     with pytest.raises(OptionError, match=r"'verify' has no value 'true'; its values are on, off"):
         parse_options({"verify": "true"})
+
+
+def test_python_values() -> None:
+    given = {"verify": False, "log_declined": True, "registry": Path("a.yaml"), "device": "cpu"}
+    assert parse_options(given) == Options(device="cpu", registry="a.yaml", verify=False, log_declined=True)
+    texts = {"verify": "off", "log_declined": "on", "registry": "a.yaml", "device": "cpu"}
+    assert option_texts(given) == texts
+    assert parse_options(texts) == parse_options(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devise": "cpu"}, "did you mean 'device'"),
+        ({"device": "tpu"}, "has no value 'tpu'"),
+        ({"device": True}, "'device' has no value True; its values are auto, cpu, gpu"),
+        ({"verify": 1}, "'verify' has no value 1; its values are on, off"),
+        ({"verify": None}, "'verify' has no value None"),
+        ({"registry": False}, "'registry' takes a text, not False"),
+        ({"registry": 3}, "'registry' takes a text, not 3"),
+    ],
+)
+def test_session_options_refuse_what_they_cannot_use(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        opgraft.session_options(**options)
+    with pytest.raises(OptionError, match=message):
+        opgraft.report(host_models.add_model(), **options)
+
+
+def test_session_options_refuse_a_registry_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(RegistryError, match=r"nothing\.yaml: cannot be read"):
+        opgraft.session_options(registry=tmp_path / "nothing.yaml")
+
+
+def test_session_options_take_python_values(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "registry.yaml").write_text('ops: {Add: {deny: ["*"]}}')
+    options = opgraft.session_options(verify=False, log_declined=True, registry=tmp_path / "registry.yaml")
+    onnxruntime.InferenceSession(host_models.add_model().SerializeToString(), options)
+    assert "opgraft declines ai.onnx::Add 'sum': " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -70,8 +111,10 @@ def test_the_device_follows_option_and_hardware() -> None:
 
 @pytest.mark.skipif(gpu_backend() is not None, reason="MLX has a GPU backend here")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(OptionError, match="no GPU backend"):
+    with pytest.raises(OptionError, match=r"no GPU backend.*pip install"):
         chosen_device("gpu", gpu_chosen=False, gpu_offered=False)
+    with pytest.raises(OptionError, match=r"no GPU backend.*pip install"):
+        opgraft.session_options(device="gpu")
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])

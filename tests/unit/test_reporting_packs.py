@@ -8,7 +8,7 @@ from rich.console import Console
 
 from opgraft.ops import FLOATS, Host, hookimpl, op
 from opgraft.registry import Pack, Registry, parse_policy
-from opgraft.reporting.packs import summaries_of_handlers, summaries_of_packs
+from opgraft.reporting.packs import operators_text, summaries_of_handlers, summaries_of_packs
 from opgraft.reporting.terminal import render_handlers, render_packs
 
 
@@ -82,6 +82,42 @@ def test_what_the_registry_file_holds_back() -> None:
     assert "before" not in text
     text = shown(render_packs(summaries_of_packs(registry_of("packs: [fast, plain]"), PACKS)))
     assert "fast is asked before plain for ai.onnx::Exp" in text
+
+
+def test_a_pack_without_an_operator_is_off() -> None:
+    class Nothing(Wrapper):
+        operators = ()  # type: ignore[assignment]
+
+    quiet = Pack("quiet", "quiet-dist", "5.0", plugins=(Nothing(),))
+    registry = Registry([quiet, *PACKS[:3]], parse_policy("packs: [plain]", "my.yaml"))
+    states = {each.name: each.state for each in summaries_of_packs(registry, [quiet, *PACKS])}
+    assert states == {
+        "quiet": "off",
+        "plain": "asked",
+        "fast": "asked",
+        "watcher": "asked",
+        "broken": "left out: ImportError: no",
+    }
+    assert list(map(operators_text, [quiet, *PACKS[:3]])) == ["off", "2 operators", "1 operator", "wraps ai.onnx::E*"]
+
+
+def test_a_rule_is_idle_only_where_no_handler_can_meet_it() -> None:
+    class ByHand:
+        operators = ("com.acme::*",)
+
+        @hookimpl
+        def claim(self, node: Any) -> Any:
+            return None
+
+    rules = "ops: {Exp: {}, Expp: {}, com.acme::Own: {}, com.*::*: {}, E*: {}, org.else::*: {}, other::Tile: {}}"
+    registry = Registry([*PACKS[:3], Pack("hand", plugins=(ByHand(),))], parse_policy(rules, "my.yaml"))
+    assert list(registry.idle_rules()) == [
+        "my.yaml, line 1: the rule 'ai.onnx::Expp' matches no operator of an installed pack; did you mean "
+        "ai.onnx::Exp?",
+        "my.yaml, line 1: the rule 'org.else::*' matches no operator of an installed pack; `opgraft ops` lists those "
+        "that there are",
+        "my.yaml, line 1: the rule 'other::Tile' matches no operator of an installed pack; did you mean ai.onnx::Tile?",
+    ]
 
 
 def test_all_about_a_handler() -> None:

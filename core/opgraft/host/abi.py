@@ -142,6 +142,8 @@ ORT_API: Final = _functions(
     130  OrtStatus *AddSessionConfigEntry(OrtSessionOptions *options, const char *key, const char *value)
     162  OrtStatus *KernelInfoGetAttributeArray_float(const OrtKernelInfo *info, const char *name, float *numbers, size_t *count)
     163  OrtStatus *KernelInfoGetAttributeArray_int64(const OrtKernelInfo *info, const char *name, int64_t *integers, size_t *count)
+    211  OrtStatus *CreateOpAttr(const char *name, const void *data, int length, int32_t type, OrtOpAttr **attribute)
+    212  void ReleaseOpAttr(OrtOpAttr *attribute)
     230  OrtStatus *KernelInfo_GetInputCount(const OrtKernelInfo *info, size_t *count)
     231  OrtStatus *KernelInfo_GetOutputCount(const OrtKernelInfo *info, size_t *count)
     232  OrtStatus *KernelInfo_GetInputName(const OrtKernelInfo *info, size_t index, char *name, size_t *size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import mlx.core as mx
@@ -9,6 +10,13 @@ import mlx.core as mx
 from opgraft.errors import OptionError
 
 NVIDIA: Final = 0x10DE
+
+
+_CURE: Final = (
+    'with an NVIDIA GPU, pip install "opgraft[cuda13]" (or "opgraft[cuda12]"); without one, leave the option out'
+    if sys.platform.startswith("linux")
+    else "pip install -U mlx on a Mac with Apple silicon; elsewhere, leave the option out"
+)
 
 
 def gpu_backend() -> str | None:
@@ -43,7 +51,7 @@ def chosen_device(option: str, *, gpu_chosen: bool, gpu_offered: bool) -> str:
         OptionError: a GPU is asked for, and MLX has no backend for one.
     """
     if option == "gpu" and gpu_backend() is None:
-        raise OptionError("option 'device' is 'gpu', but MLX has no GPU backend on this machine")
+        raise OptionError(f"option 'device' is 'gpu', but MLX has no GPU backend on this machine: {_CURE}")
     if option != "auto":
         return option
     if gpu_chosen:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from opgraft.errors import OptionError
+
+OptionValue = str | bool | os.PathLike[str]
+"""What Python code may give for an option: its text, True and False for a switch, a path for a file."""
+
+ProviderOptions = Mapping[str, OptionValue]
+"""Provider options by name."""
 
 
 def _choice(values: Mapping[str, Any], *, default: str, help: str) -> Any:
@@ -70,7 +77,17 @@ def known_options() -> tuple[OptionRow, ...]:
     )
 
 
-def parse_options(entries: Mapping[str, str]) -> Options:
+def option_texts(entries: ProviderOptions) -> dict[str, str]:
+    """Provider options as ONNX Runtime takes them, all text.
+
+    Raises:
+        OptionError: an unknown option, or a value that its option does not have.
+    """
+    parse_options(entries)
+    return {name: _text_of(value) for name, value in entries.items()}
+
+
+def parse_options(entries: ProviderOptions) -> Options:
     """The options that a session's provider options ask for.
 
     Raises:
@@ -79,16 +96,26 @@ def parse_options(entries: Mapping[str, str]) -> Options:
     rows = {row.name: row for row in known_options()}
     fields = {field.name: field for field in dataclasses.fields(Options)}
     chosen: dict[str, Any] = {}
-    for name, text in entries.items():
+    for name, value in entries.items():
         if name not in rows:
             raise OptionError(f"unknown option {name!r}{_suggestion(name, rows)}; the options are {', '.join(rows)}")
         values = fields[name].metadata["values"]
+        text = _text_of(value)
+        if values is None and (isinstance(value, bool) or not isinstance(value, str | os.PathLike)):
+            raise OptionError(f"option {name!r} takes a text, not {value!r}")
         if values is not None and text not in values:
             raise OptionError(
-                f"option {name!r} has no value {text!r}{_suggestion(text, values)}; its values are {', '.join(values)}"
+                f"option {name!r} has no value {value!r}{_suggestion(text, values)}; its values are {', '.join(values)}"
             )
         chosen[name] = (text or None) if values is None else values[text]
     return Options(**chosen)
+
+
+def _text_of(value: OptionValue) -> str:
+    """True and False are "on" and "off"."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from opgraft.errors import ModelError
@@ -10,6 +11,8 @@ from opgraft.graph import Array, AttributeValue, UnreadableAttribute
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import check
 from opgraft.host.tensors import array_of_value
+
+_STRING: Final = 5
 
 
 def read_attribute(pointer: Any, view: Any) -> tuple[str, AttributeValue]:
@@ -28,13 +31,28 @@ def _bytes(pointer: Any, view: Any) -> bytes:
     return bytes(ffi.buffer(data, view.size))
 
 
+@cache
+def _ends_texts() -> bool:
+    """Whether this ONNX Runtime ends a text with a NUL that it counts: some versions do, others do not."""
+    attribute, size = ffi.new("OrtOpAttr **"), ffi.new("size_t *")
+    check(lib.ort_CreateOpAttr(b"name", b"a", 1, _STRING, attribute))
+    try:
+        status = lib.ort_ReadOpAttr(attribute[0], _STRING, ffi.NULL, 0, size)  # fails, and tells the size
+        lib.ort_ReleaseStatus(status)
+        return bool(size[0] > 1)
+    finally:
+        lib.ort_ReleaseOpAttr(attribute[0])
+
+
 def _string(pointer: Any, view: Any) -> str:
-    # Some versions of ONNX Runtime end the text with a NUL that they count, others do not.
-    return _bytes(pointer, view).removesuffix(b"\0").decode("utf-8", "surrogateescape")
+    text = _bytes(pointer, view)
+    return (text[:-1] if _ends_texts() else text).decode("utf-8", "surrogateescape")
 
 
 def _strings(pointer: Any, view: Any) -> tuple[str, ...]:
-    texts = _bytes(pointer, view).split(b"\0")[:-1]  # each of several does end with a NUL
+    """Each of several texts does end with a NUL, and nothing says how many they are: a text that holds a NUL itself is
+    read as two. ONNX Runtime gives the same bytes for both."""
+    texts = _bytes(pointer, view).split(b"\0")[:-1]
     return tuple(text.decode("utf-8", "surrogateescape") for text in texts)
 
 
@@ -65,7 +83,7 @@ _READERS: Final[dict[int, Callable[[Any, Any], AttributeValue]]] = {
     2: _integers,
     3: lambda pointer, view: float(view.number),
     4: _numbers,
-    5: _string,
+    _STRING: _string,
     6: _strings,
     8: _tensor,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +15,16 @@ from opgraft.registry.shipped import shipped_registry_path
 
 ENVIRONMENT_VARIABLE = "OPGRAFT_REGISTRY"
 
+_log = logging.getLogger("opgraft")
+
 PACKS_VARIABLE = "OPGRAFT_PACKS"
 """Names, with commas between, of packs that their user turns on: a pack that does nothing unasked looks here."""
 
 
 def load_registry(path: str | Path | None = None) -> Registry:
     """The registry that a session uses. The file is read each time; what it says is worked out once.
+
+    A rule of the file that matches no operator is a warning in the log.
 
     Args:
         path: a registry.yaml. Where it is None or empty: the one named by the environment variable OPGRAFT_REGISTRY;
@@ -36,7 +41,10 @@ def _load(text: str, source: str) -> Registry:
     policy = parse_policy(text, source)
     packs = installed_packs()
     policy.check_packs([pack.name for pack in packs])
-    return Registry([pack for pack in packs if not pack.error], policy)
+    registry = Registry([pack for pack in packs if not pack.error], policy)
+    for idle in registry.idle_rules():
+        _log.warning("%s", idle)
+    return registry
 
 
 __all__ = [

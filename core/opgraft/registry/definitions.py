@@ -12,7 +12,7 @@ from opgraft.graph.element_types import ANY, COMPLEX
 from opgraft.ops.handler import Handler
 from opgraft.ops.schema import AttributeKind, Schema
 from opgraft.registry.packs import Pack
-from opgraft.registry.policy import Policy
+from opgraft.registry.policy import WHERE_TO_WRITE, Policy
 
 _TOLD_TYPES: Final = ANY - COMPLEX
 """The element types that every ONNX Runtime takes in a schema. It refuses a set of schemas that has others."""
@@ -171,8 +171,8 @@ def _problem(operator: str, packs: tuple[str, ...], names: Sequence[str], policy
     if len(unordered) > 1 and names[0] in unordered:
         listed = " and ".join(unordered)
         return (
-            f"the packs {listed} define it, and nothing says whose counts; name them in order under `packs` in "
-            f'registry.yaml, or write  ops: {{"{operator}": {{prefer: [{unordered[0]}]}}}}'
+            f"the packs {listed} define it, and nothing says whose counts; in {WHERE_TO_WRITE}, name them in order "
+            f'under `packs`, or write  ops: {{"{operator}": {{prefer: [{unordered[0]}]}}}}'
         )
     return None
 

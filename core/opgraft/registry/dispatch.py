@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
 from opgraft.ops.layouts import Layout
 from opgraft.registry.definitions import definitions_of
+from opgraft.registry.names import close_operators
 from opgraft.registry.packs import OpPlugin, Pack, hooks_of
 from opgraft.registry.policy import Policy
 
@@ -139,6 +140,22 @@ class Registry:
     def operators(self) -> list[str]:
         """Every operator that some handler names, sorted."""
         return sorted(self._exact)
+
+    def idle_rules(self) -> Iterator[str]:
+        """Of each rule of the registry file that matches no operator: its file and line, and what may be meant."""
+        for pattern, rule in self.policy.rules:
+            if not self._serves(pattern):
+                close = " or ".join(close_operators(pattern, self.operators))
+                hint = f"did you mean {close}?" if close else "`opgraft ops` lists those that there are"
+                problem = f"the rule {pattern!r} matches no operator of an installed pack"
+                yield f"{self.policy.source}, line {rule.line}: {problem}; {hint}"
+
+    def _serves(self, pattern: str) -> bool:
+        """Whether some handler may be asked about an operator that a rule's pattern matches."""
+        if any(fnmatchcase(operator, pattern) for operator in self._exact):
+            return True
+        own = [theirs for theirs, _, plugin in self._patterns if not only_wraps(plugin)]
+        return any(fnmatchcase(pattern, theirs) or fnmatchcase(theirs, pattern) for theirs in own)
 
     def known_to(self, operator: str) -> list[tuple[str, OpPlugin]]:
         """The plugins that name an operator, with their packs, whatever the policy says."""

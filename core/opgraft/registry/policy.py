@@ -21,6 +21,8 @@ from opgraft.text import printable
 SUPPORTED_VERSION = 1
 ANY_PACK = "*"
 """Stands for every pack where packs are left out, allowed or denied."""
+WHERE_TO_WRITE = "a copy of registry.yaml that OPGRAFT_REGISTRY or the provider option `registry` names"
+"""Where a line that a message advises has an effect."""
 MOST_BYTES = 1 << 18
 """What is larger than this is no registry file: thousands of rules fit in."""
 DEFAULT_PACKS = ("builtin",)
@@ -39,6 +41,7 @@ class OpRule:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
+    line: int = field(default=0, compare=False, repr=False)
 
     def permits(self, pack: str) -> bool:
         return (self.allow is None or _holds(self.allow, pack)) and not _holds(self.deny, pack)
@@ -264,7 +267,9 @@ class _Reader:
         if node is None or node.tag == _NULL:
             return
         seen: set[str] = set()
-        for name, content in self.mapping(node, "ops").items():
+        parsed = self.mapping(node, "ops")
+        lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
+        for name, content in parsed.items():
             pattern = full_operator(name)
             if pattern in seen:
                 self.refuse(content, f"{_quoted(pattern)} has two rules", "make them one")
@@ -274,7 +279,7 @@ class _Reader:
             lists = {
                 key: self.pack_names(each, f"{key} in {what}", ordered=key == "prefer") for key, each in parts.items()
             }
-            yield pattern, OpRule(**lists)
+            yield pattern, OpRule(**lists, line=lines[name])
 
 
 def _refusal(source: str, line: int, problem: str, cure: str) -> RegistryError:

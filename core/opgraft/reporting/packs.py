@@ -12,6 +12,7 @@ from opgraft.ops import Handler
 from opgraft.ops.handler import Input, Place
 from opgraft.registry import Candidate, Pack, Registry
 from opgraft.registry.dispatch import only_wraps
+from opgraft.reporting.wording import counted
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class PackSummary:
         operators: the operators that it has handlers of.
         overrides: those of them that packs asked later have handlers of too, with the first such pack.
         wraps: the operators, or patterns of them, whose handlers it wraps.
-        state: "asked", or why it is not.
+        state: "asked", "off" where it names no operator (see `is_off`), or why it is not asked.
         held_back: the operators that the registry file keeps from it, with the words of the file.
     """
 
@@ -94,7 +95,24 @@ def _summary(pack: Pack, registry: Registry, order: Sequence[str]) -> PackSummar
 def _state(pack: Pack, registry: Registry, order: Sequence[str]) -> str:
     if pack.error:
         return f"left out: {pack.error}"
-    return "asked" if pack.name in order else f"disabled: {registry.policy.denial('', pack.name)}"
+    if pack.name not in order:
+        return f"disabled: {registry.policy.denial('', pack.name)}"
+    return "off" if is_off(pack) else "asked"
+
+
+def is_off(pack: Pack) -> bool:
+    """True for a pack that loaded and names no operator: it does nothing until its user turns it on."""
+    return pack.error is None and not any(plugin.operators for plugin in pack.plugins)
+
+
+def operators_text(pack: Pack) -> str:
+    """As in "194 operators", "wraps *::*" or "off"."""
+    wrapping = [plugin for plugin in pack.plugins if only_wraps(plugin)]
+    handled = {name for plugin in pack.plugins if plugin not in wrapping for name in plugin.operators}
+    wrapped = dict.fromkeys(name for plugin in wrapping for name in plugin.operators)
+    parts = [counted(len(handled), "operator")] if handled else []
+    parts += [f"wraps {', '.join(wrapped)}"] if wrapped else []
+    return "; ".join(parts) or "off"
 
 
 def summaries_of_handlers(registry: Registry, operator: str, pack: str | None = None) -> list[HandlerSummary]:

@@ -1,10 +1,11 @@
-"""Coverage, packs and handlers as a terminal shows them, in at most 100 columns."""
+"""Coverage, packs and handlers as text. Where lines must be folded, nothing is lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -44,8 +45,8 @@ def summary(coverage: Coverage) -> Iterable[str]:
 
 def operators_table(operators: Iterable[OperatorCoverage]) -> Table:
     """A line for each operator."""
-    table = table_of("Operators")
-    table.add_column("operator", no_wrap=True)
+    table = FoldingTable("Operators")
+    table.add_column("operator")
     table.add_column("claimed", justify="right")
     table.add_column("declined", justify="right")
     table.add_column("pack")
@@ -59,11 +60,11 @@ def operators_table(operators: Iterable[OperatorCoverage]) -> Table:
 
 def reasons_table(operators: Iterable[OperatorCoverage]) -> Table:
     """A line for each reason why nodes are declined."""
-    table = table_of("Declined")
-    table.add_column("operator", no_wrap=True)
+    table = FoldingTable("Declined")
+    table.add_column("operator")
     table.add_column("nodes", justify="right")
-    table.add_column("reason", overflow="fold")
-    table.add_column("for instance", overflow="fold")
+    table.add_column("reason")
+    table.add_column("for instance")
     for each in operators:
         for reason in each.reasons:
             said_by = f" [{reason.pack}]" if reason.pack else ""
@@ -78,9 +79,9 @@ def reasons_table(operators: Iterable[OperatorCoverage]) -> Table:
 
 def faults_table(faults: Iterable[Fault]) -> Table:
     """A line for each fault of a pack."""
-    table = table_of("Faults of packs, which were passed over")
+    table = FoldingTable("Faults of packs, which were passed over")
     for heading in ("pack", "operator", "nodes", "fault", "for instance"):
-        table.add_column(heading, overflow="fold", justify="right" if heading == "nodes" else "left")
+        table.add_column(heading, justify="right" if heading == "nodes" else "left")
     for each in faults:
         cells = (each.pack, each.operator, str(each.count), each.reason, ", ".join(each.nodes))
         table.add_row(*(Text(printable(cell)) for cell in cells))
@@ -95,16 +96,27 @@ def spaced(parts: Iterable[RenderableType]) -> Iterator[RenderableType]:
         yield part
 
 
-def table_of(title: str | None = None) -> Table:
-    """An empty table as all of them look."""
-    return Table(title=title, title_justify="left", pad_edge=False, box=None, header_style="bold")
+class FoldingTable(Table):
+    """A table as all of them look, under a heading that may be wider than it. What is too wide is folded, not cut."""
+
+    def __init__(self, heading: str | None = None) -> None:
+        super().__init__(pad_edge=False, box=None, header_style="bold")
+        self.heading = heading
+
+    def add_column(self, header: RenderableType = "", **options: Any) -> None:  # type: ignore[override]
+        super().add_column(header, **{"overflow": "fold", **options})
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading is not None:
+            yield Text(self.heading, "italic")
+        yield from super().__rich_console__(console, options)
 
 
 def render_packs(packs: Iterable[PackSummary]) -> RenderableType:
     """A table of packs, and what each overrides, wraps and is kept from."""
-    table = table_of()
+    table = FoldingTable()
     for heading in ("pack", "distribution", "version", "operators", "state"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     notes: list[RenderableType] = []
     for pack in packs:
         cells = (pack.name, pack.distribution, pack.version, str(len(pack.operators)), pack.state)
@@ -124,10 +136,10 @@ def _note(start: str, names: Sequence[str]) -> Text:
 
 def render_operators(handlers: Iterable[HandlerSummary]) -> RenderableType:
     """A table with a line for each handler."""
-    table = table_of()
-    table.add_column("operator", no_wrap=True)
+    table = FoldingTable()
+    table.add_column("operator")
     for heading in ("versions", "pack", "inputs", "attributes"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for each in dict.fromkeys(handlers):
         inputs = ", ".join(name for name, _ in each.inputs)
         cells = (each.operator, each.versions, each.pack, inputs, ", ".join(name for name, _ in each.attributes))
@@ -154,5 +166,5 @@ def render_handlers(handlers: Sequence[HandlerSummary]) -> RenderableType:
             if text:
                 grid.add_row(Text(printable(label)), Text(printable(text)))
         parts = [Text(printable(each.doc))] if each.doc else []
-        blocks.append(Padding(Group(*parts, grid), (0, 0, 0, 3)))
+        blocks.append(Padding.indent(Group(*parts, grid), 3))
     return Group(*blocks)

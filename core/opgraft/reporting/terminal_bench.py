@@ -1,4 +1,4 @@
-"""A benchmark as a terminal shows it, in at most 100 columns."""
+"""A benchmark as a terminal shows it"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.text import Text
 
 from opgraft.benchmark import Benchmark
 from opgraft.reporting.document import plain
-from opgraft.reporting.terminal import spaced, table_of
-from opgraft.reporting.wording import size_text
+from opgraft.reporting.terminal import FoldingTable, spaced
+from opgraft.reporting.wording import counted, size_text
 from opgraft.text import printable
 
 OPERATORS_SHOWN = 12
@@ -18,7 +18,7 @@ OPERATORS_SHOWN = 12
 
 def render_benchmark(found: Benchmark) -> RenderableType:
     """Times side by side, memory, and where the slower one spends its time."""
-    times = table_of(f"Milliseconds, {len(found.ep.runs)} runs of each in turns")
+    times = FoldingTable(f"Milliseconds, {counted(len(found.ep.runs), 'run')} of each in turns")
     times.add_column("")
     for heading in ("median", "fastest", "first run", "making the session"):
         times.add_column(heading, justify="right")
@@ -35,8 +35,8 @@ def render_benchmark(found: Benchmark) -> RenderableType:
     whole = sum(each.seconds for each in found.operators)
     if whole:
         side = "EP" if found.ep.median >= found.cpu.median else "CPU EP"
-        operators = table_of(f"Where the {side}, the slower of the two, spends its time, each node by itself")
-        operators.add_column("operator", overflow="fold")
+        operators = FoldingTable(f"Where the {side}, the slower of the two, spends its time, each node by itself")
+        operators.add_column("operator")
         for heading in ("nodes", "ms a run", "%"):
             operators.add_column(heading, justify="right")
         for each in found.operators[:OPERATORS_SHOWN]:

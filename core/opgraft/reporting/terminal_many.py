@@ -1,4 +1,4 @@
-"""Two reports, or those of a whole folder, as a terminal shows them, in at most 100 columns."""
+"""Two reports, or those of a whole folder, as a terminal shows them"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from opgraft.reporting.compare import Comparison
 from opgraft.reporting.matrix import Cell, Matrix, ModelLine
-from opgraft.reporting.terminal import spaced, table_of
+from opgraft.reporting.terminal import FoldingTable, spaced
 from opgraft.reporting.wording import counted, size_text
 from opgraft.text import printable
 
@@ -41,27 +41,27 @@ def comparison_rows(found: Comparison) -> list[tuple[str, str, str, str]]:
 
 def render_comparison(found: Comparison) -> RenderableType:
     """What differs between two reports."""
-    numbers = table_of()
+    numbers = FoldingTable()
     numbers.add_column("")
     for name in (*map(printable, found.names), "difference"):
-        numbers.add_column(Text(name), justify="right", overflow="fold")
+        numbers.add_column(Text(name), justify="right")
     for row in comparison_rows(found):
         numbers.add_row(*row)
     parts: list[RenderableType] = [numbers]
     if found.operators:
-        operators = table_of("Operators that differ")
-        operators.add_column("operator", overflow="fold")
-        for heading in ("claimed", "then", "declined", "then"):
+        operators = FoldingTable("Operators that differ")
+        operators.add_column("operator")
+        for heading in ("claimed in the first", "in the second", "declined in the first", "in the second"):
             operators.add_column(heading, justify="right")
         for each in found.operators:
             operators.add_row(Text(printable(each.operator)), *map(str, (*each.claimed, *each.declined)))
         parts.append(operators)
     if found.groups:
-        groups = table_of("Declined nodes that differ")
-        groups.add_column("operator", overflow="fold")
-        groups.add_column("nodes", justify="right")
-        groups.add_column("then", justify="right")
-        groups.add_column("reason", overflow="fold")
+        groups = FoldingTable("Declined nodes that differ")
+        groups.add_column("operator")
+        groups.add_column("nodes in the first", justify="right")
+        groups.add_column("in the second", justify="right")
+        groups.add_column("reason")
         for group in found.groups:
             groups.add_row(Text(printable(group.title)), *map(str, group.nodes), Text(printable(group.reason)))
         parts.append(groups)
@@ -77,8 +77,8 @@ def render_matrix(matrix: Matrix) -> RenderableType:
     if missing:
         across = len(matrix.models) if len(matrix.models) <= MODELS_ACROSS else 0
         title = "Which operator, if it were added, would help most models"
-        table = table_of(f"{title}; by model: nodes on the CPU of all" if across else title)
-        table.add_column("operator", overflow="fold")
+        table = FoldingTable(f"{title}; by model: nodes on the CPU of all" if across else title)
+        table.add_column("operator")
         for heading in ("models helped", "declined in", "subgraphs saved", "nodes gained"):
             table.add_column(heading, justify="right")
         for number in range(across):
@@ -107,14 +107,14 @@ def problem_text(line: ModelLine) -> str:
 
 
 def _models(models: Sequence[ModelLine]) -> RenderableType:
-    table = table_of(counted(len(models), "model"))
+    table = FoldingTable(counted(len(models), "model"))
     table.add_column("#", justify="right")
-    table.add_column("model", overflow="fold")
+    table.add_column("model")
     for heading in ("nodes", "on EP", "%", "subgraphs", "breaks"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     problems = any(map(problem_text, models))
     if problems:
-        table.add_column("problem", overflow="fold", max_width=40)
+        table.add_column("problem")
     for number, line in enumerate(models, 1):
         split = line.split
         numbers = (

@@ -1,4 +1,4 @@
-"""A report as a terminal shows it, in at most 100 columns."""
+"""A report as a terminal shows it"""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from rich.text import Text
 
 from opgraft.reporting.breaks import GraphBreak
 from opgraft.reporting.report import Report
-from opgraft.reporting.terminal import faults_table, operators_table, reasons_table, spaced, summary, table_of
+from opgraft.reporting.terminal import (
+    FoldingTable,
+    faults_table,
+    operators_table,
+    reasons_table,
+    spaced,
+    summary,
+)
 from opgraft.reporting.what_if import DeclinedGroup, WhatIf
 from opgraft.reporting.wording import cause_text, counted, saving_text, traffic_text
 from opgraft.text import printable
@@ -49,11 +56,11 @@ def _more(report: Report) -> Iterable[str]:
 
 
 def _what_if(what_if: tuple[WhatIf, ...]) -> list[RenderableType]:
-    table = table_of("What claiming more would change, the most helpful first")
-    table.add_column("", overflow="fold")
+    table = FoldingTable("What claiming more would change, the most helpful first")
+    table.add_column("")
     table.add_column("nodes on EP", justify="right")
     table.add_column("tensors saved", justify="right")
-    table.add_column("bytes saved", justify="right", no_wrap=True)
+    table.add_column("bytes saved", justify="right")
     for each in what_if[:ROWS_SHOWN]:
         tensors, size = saving_text(each.before.crossings, each.after.crossings)
         table.add_row(Text(printable(each.headline)), f"{each.after.nodes:,}", tensors, size)
@@ -74,10 +81,10 @@ def _offers(declined: tuple[DeclinedGroup, ...]) -> list[RenderableType]:
 
 
 def _breaks(breaks: tuple[GraphBreak, ...]) -> list[RenderableType]:
-    table = table_of("Graph breaks: the subgraph stops, reads a value back, and goes on")
+    table = FoldingTable("Graph breaks: the subgraph stops, reads a value back, and goes on")
     table.add_column("subgraph", justify="right")
     for heading in ("node", "operator", "input", "value"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for each in breaks[:ROWS_SHOWN]:
         cells = (str(each.subgraph + 1), each.node, each.operator, each.input, cause_text(each))
         table.add_row(*(Text(printable(cell)) for cell in cells))
