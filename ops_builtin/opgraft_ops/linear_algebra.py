@@ -46,8 +46,8 @@ def gemm(A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     if C is not None and mx.broadcast_shapes(C.shape, shape) != shape:
         raise ValueError(f"C of shape {list(C.shape)} does not fit a product of shape {list(shape)}")
     if not is_float(A):
-        product = integer_matmul(A, B) * whole(alpha)
-        return product if C is None else product + C * whole(beta)
+        product = scaled(integer_matmul(A, B), alpha)
+        return product if C is None else product + scaled(C, beta)
     if C is not None and alpha and A.shape[1]:
         return mx.addmm(C, A, B, alpha=alpha, beta=beta)
     product = mx.matmul(A, B) if alpha == 1 else mx.matmul(A, B) * alpha
@@ -59,6 +59,11 @@ def _(node):
     if node.dtype(0) in INTEGERS:
         for name in ("alpha", "beta"):
             whole(node.attributes.get(name, 1.0))
+
+
+def scaled(x: mx.array, factor: float) -> mx.array:
+    """Integers times a whole number, which wraps as they do."""
+    return x * mx.array(whole(factor), mx.int64).astype(x.dtype)
 
 
 def whole(factor):

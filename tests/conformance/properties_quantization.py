@@ -20,6 +20,8 @@ NARROW_INTEGERS = PACKED - {"float4e2m1"}
 def castable(d: Draws, source: str, target: str) -> Array:
     """Values that can be cast: what an integer type does not hold is undefined for floats."""
     shape = d.shape(0, 3)
+    if source == POWERS and target in NARROW_INTEGERS:
+        return np.ones(shape, numpy_type(source))
     if target == POWERS or source == POWERS:
         return d.array(source, shape, "positive")
     if source in FLOATS and target in NARROW_INTEGERS:

@@ -261,3 +261,8 @@ def test_the_sizes_of_a_repeated_label_are_equal():
 @pytest.mark.parametrize("shape", [(2, 3), (4, 3, 2), (0, 2), (1, 2)])
 def test_determinants_of_squares_only(shape):
     check_refused("Det", floats(*shape), index=0, dynamic=True, match="are not square")
+
+
+def test_gemm_of_unsigned_integers_wraps_by_a_negative_factor():
+    a, b, c = (np.array([[value]], np.uint32) for value in (2, 3, 5))
+    check_node("Gemm", a, b, c, opset=9, alpha=-1.0, beta=-2.0, reference=[np.array([[2**32 - 16]], np.uint32)])
