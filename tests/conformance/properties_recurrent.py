@@ -49,7 +49,7 @@ def recurrent(d: Draws) -> Case:
         names = [d.pick(*ACTIVATIONS, *(["Affine", "ScaledTanh", "ThresholdedRelu"] * given)) for _ in range(functions)]
         attributes["activations"] = names
         if given:
-            # An alpha that no element reaches exactly: what becomes of one that does, ONNX Runtime and ONNX do not agree on.
+            # No element reaches such an alpha exactly: of one that does, ONNX Runtime and ONNX think differently.
             alphas, betas = (
                 [d.number(0.125, 1) + 2**-20 for name in names if name in those] for those in (ALPHA, BETA)
             )
