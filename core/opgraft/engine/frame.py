@@ -73,6 +73,8 @@ class Run:
         Raises:
             TranslationError: one of them does not hold; the first that was made.
         """
+        if not self.checks:
+            return
         checks, self.checks[:] = self.checks.copy(), []
         mx.eval([check.holds for check in checks])
         for check in checks:
@@ -100,7 +102,7 @@ class Frame:
             if on_host is None or isinstance(on_host, Tensors):
                 return on_host
             value = self.device[slot] = to_device(on_host)
-        return mx.array(value)
+        return value.__copy__()
 
     def leave_host(self, slot: int) -> None:
         """Keep an array on the device alone."""
