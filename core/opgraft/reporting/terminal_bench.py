@@ -10,8 +10,7 @@ from rich.text import Text
 from opgraft.benchmark import Benchmark
 from opgraft.reporting.document import plain
 from opgraft.reporting.terminal import spaced, table_of
-from opgraft.reporting.wording import size_text
-from opgraft.text import printable
+from opgraft.text import printable, size_text
 
 OPERATORS_SHOWN = 12
 
