@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-report clean
+.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -48,7 +48,7 @@ $(EXPORTERS)/.installed: tests/exporters/requirements.txt
 	$(EXPORTERS)/bin/python -m pip install --quiet -r tests/exporters/requirements.txt
 	touch $@
 
-bench-partition bench-dispatch: bench-%: $(VENV)/.installed-dev
+bench-partition bench-dispatch bench-trace: bench-%: $(VENV)/.installed-dev
 	$(BIN)/python bench/$*.py
 
 $(VENV)/bin/python:
