@@ -34,6 +34,11 @@ browser: $(VENV)/.installed-dev
 	$(PIP) -e ".[browser]"
 	$(BIN)/python -m pytest -rs tests/browser
 
+# The HTML reports of the real models as docs/report.md shows them; needs Chromium too.
+pictures: $(VENV)/.installed-dev
+	$(PIP) -e ".[browser]"
+	$(BIN)/python tests/browser/pictures.py
+
 # ONNX's own node cases; writes docs/coverage.md and raises tests/conformance/floor.txt.
 conformance: $(VENV)/.installed-dev
 	$(BIN)/python tests/conformance/run.py
