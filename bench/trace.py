@@ -25,7 +25,9 @@ import onnxruntime
 
 import opgraft
 from opgraft.engine import told
-from opgraft.engine.program import Frame, Program
+from opgraft.engine.compiled import Compiler
+from opgraft.engine.frame import Frame
+from opgraft.engine.program import Program
 from opgraft.host.compute import Computation
 from opgraft.sessions import sample_inputs
 from opgraft.tracing import Listener, listening
@@ -41,9 +43,10 @@ TINY = """<ir_version: 10, opset_import: ["":21]> g (float[2,4] x, float[2,4] y)
 HOOKED: tuple[FunctionType, ...] = (
     Computation.run,
     Program.run,
-    Program.execute,
-    Frame.on_device,
+    Program.execute_steps,
     Frame.on_host,
+    Frame._brought,
+    Compiler._replay,
     told.evaluate,
 )  # type: ignore[assignment]
 
@@ -56,7 +59,7 @@ class _Unhooked(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         name = node.left.attr if isinstance(node.left, ast.Attribute) else getattr(node.left, "id", "")
-        if name not in ("run", "recording") or ast.unparse(node.comparators[0]) != "None":
+        if name != "recording" or ast.unparse(node.comparators[0]) != "None":
             return self.generic_visit(node)
         self.found += 1
         return ast.Constant(isinstance(node.ops[0], ast.Is))

@@ -21,6 +21,8 @@ from onnx import TensorProto, helper
 from packaging.version import Version
 from reporting_models import HOSTILE, denying, parsed
 
+from opgraft.engine import compiled
+from opgraft.engine.fusing import traces_repay
 from opgraft.host.ep import ExecutionProvider
 from opgraft.tracing import Event, Listener, Recorder, Recording, listening
 from opgraft.tracing.digest import Digest, Tally, rendered
@@ -45,6 +47,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is asked for but what a test asks for, and nothing is left of it."""
     for name in [name for name in os.environ if name.startswith("OPGRAFT_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("OPGRAFT_COMPILE", "0")
     yield
     gc.collect()
     assert everywhere == []
@@ -187,6 +190,69 @@ def test_what_a_value_read_back_takes_is_told(path: Path) -> None:
     tile = next(event for event in events if event["name"] == "build Tile")
     assert [event["args"]["bytes"] for event in reads] == [8]
     assert reads == [event for event in inside(events, tile) if event["name"] == "read back"]
+
+
+MLP = """g (float[N,4] x) => (float[N,4] z) <float[4,4] a = {1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,6}> {
+    h = MatMul (x, a) r = Relu (h) y = MatMul (r, a) z = Sigmoid (y)
+}"""
+
+SHAPED = "g (float[6] x, int64[2] shape) => (float[A,B] y) { a = Relu (x) b = Reshape (a, shape) y = Neg (b) }"
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever can be is replayed from traces."""
+    monkeypatch.delenv("OPGRAFT_COMPILE")
+    monkeypatch.setattr(compiled, "LEAST_BUILDING", 0.0)
+    monkeypatch.setattr(compiled, "MOST_BUILDING", 10.0)
+    if not traces_repay("cpu"):
+        pytest.skip("this MLX cannot replay traces on the CPU")
+
+
+def paths_of(path: Path) -> list[str]:
+    return [event["args"]["path"] for event in of_category(spans(path), "run")]
+
+
+@pytest.mark.usefixtures("compiles")
+def test_the_path_of_each_run_and_what_made_it_retrace(path: Path) -> None:
+    session = open_session(parsed(MLP), {"trace": str(path), "device": "cpu"})
+    for rows in (1, 1, 1, 1, 1, 1, 3, 3, 3, 1):
+        session.run(None, {"x": np.ones((rows, 4), np.float32)})
+    del session
+    gc.collect()
+    hit, miss = "compiled hit", "compiled miss"
+    assert paths_of(path) == ["eager", "eager", miss, miss, hit, hit, miss, "retrace", hit, hit]
+    events = spans(path)
+    runs = of_category(events, "run")
+    assert "key" not in runs[0]["args"]
+    for run, rows in zip(runs[2:], (1, 1, 1, 1, 3, 3, 3, 1), strict=True):
+        assert run["args"]["key"] == f"x: float32[{rows}, 4]"
+    traced, retraced = of_category(events, "trace")
+    assert (traced["name"], traced["args"]["path"]) == ("trace steps 0 to 3", miss)
+    assert (retraced["args"]["path"], retraced["args"]["key"]) == ("retrace", "x: float32[3, 4]")
+    assert retraced in inside(events, runs[7])
+    replays = of_category(events, "replay")
+    assert all(replay in inside(events, run) for replay, run in zip(replays, (*runs[4:6], *runs[8:]), strict=True))
+    assert len(of_category(inside(events, runs[4]), "build")) == 0
+    assert len(of_category(inside(events, runs[2]), "build")) == 4
+
+
+@pytest.mark.usefixtures("compiles")
+def test_a_value_that_made_it_retrace_is_told(path: Path) -> None:
+    session = open_session(parsed(SHAPED), {"trace": str(path), "device": "cpu"})
+    for shape in ([2, 3],) * 5 + ([3, 2],) * 3:
+        session.run(None, {"x": np.ones(6, np.float32), "shape": np.array(shape)})
+    del session
+    gc.collect()
+    (retraced,) = [event for event in of_category(spans(path), "trace") if event["args"]["path"] == "retrace"]
+    assert retraced["args"]["key"] == "x: float32[6], shape: int64[2] on the host [3, 2]"
+
+
+@pytest.mark.usefixtures("compiles")
+def test_each_node_by_itself_is_not_replayed(path: Path) -> None:
+    run_once(parsed(MLP), {"x": np.ones((2, 4), np.float32)}, {"trace": str(path), "trace_ops": "on"}, times=6)
+    assert paths_of(path) == ["eager"] * 6
+    assert len(of_category(spans(path), "build")) == 24
 
 
 def test_threads_and_sessions_share_a_trace(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

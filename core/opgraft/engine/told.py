@@ -13,24 +13,24 @@ from opgraft.ops.tensors import Tensors
 from opgraft.tracing import Recording
 
 
-def evaluate(run: Recording | None, lazy: Sequence[Any], name: str = "evaluate", **told: Any) -> None:
+def evaluate(recording: Recording | None, lazy: Sequence[Any], name: str = "evaluate", **told: Any) -> None:
     """Have MLX compute arrays; `told` is said of it."""
-    if run is None:
+    if recording is None:
         mx.eval(lazy)
     elif lazy:
-        with run.span(name, "evaluate", **told):
+        with recording.span(name, "evaluate", **told):
             mx.eval(lazy)
 
 
-def brought(run: Recording, array: Any) -> mx.array:
+def brought(recording: Recording, array: Any) -> mx.array:
     """`to_device`, told."""
-    with run.span("bring to the device", "input", bytes=array.nbytes):
+    with recording.span("bring to the device", "input", bytes=array.nbytes):
         return to_device(array)
 
 
-def read_back(run: Recording, array: mx.array) -> Array:
+def read_back(recording: Recording, array: mx.array) -> Array:
     """`to_host`, told; the array is computed for it, and all that it needs."""
-    with run.span("read back", "evaluate", bytes=array.nbytes):
+    with recording.span("read back", "evaluate", bytes=array.nbytes):
         return to_host(array)
 
 

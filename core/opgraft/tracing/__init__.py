@@ -3,20 +3,24 @@
 It knows neither ONNX Runtime nor MLX, only what it is told.
 """
 
-from opgraft.tracing.events import Event, Listener, Recording, SpanMaker, tell, untold
+from opgraft.tracing.events import HIT, MISS, RETRACE, Event, Listener, Recording, Span, SpanMaker, tell, untold
 from opgraft.tracing.recorder import MOST_EVENTS, Kept, Recorder, clean
 from opgraft.tracing.session import Session, listening
 from opgraft.tracing.settings import CLAIM_DEBUG, asked, begin_session, end_session
 
 __all__ = [
     "CLAIM_DEBUG",
+    "HIT",
+    "MISS",
     "MOST_EVENTS",
+    "RETRACE",
     "Event",
     "Kept",
     "Listener",
     "Recorder",
     "Recording",
     "Session",
+    "Span",
     "SpanMaker",
     "asked",
     "begin_session",

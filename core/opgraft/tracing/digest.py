@@ -24,6 +24,8 @@ WIDTH: Final = 100
 _PHASES: Final = {
     "input": "reading inputs",
     "build": "build",
+    "replay": "replaying",
+    "trace": "tracing",
     "evaluate": "evaluation",
     "output": "writing outputs",
     "run": "the rest",

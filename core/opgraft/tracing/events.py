@@ -16,6 +16,15 @@ from opgraft.text import printable
 HANDED_OVER: Final = 4096
 """Of a long run, so many events at once go to the listeners: a run itself holds no more."""
 
+EAGER: Final = "eager"
+HIT: Final = "compiled hit"
+MISS: Final = "compiled miss"
+RETRACE: Final = "retrace"
+
+PATHS: Final = (EAGER, HIT, MISS, RETRACE)
+"""The ways of a run: step by step; replayed from a trace; not yet, since it came in a form that is new; and traced in a
+further form."""
+
 SpanMaker: TypeAlias = Callable[..., AbstractContextManager[Any]]
 """`span(name, category, **arguments)`, as a recording has it: gives a context, which is what is timed."""
 
@@ -26,8 +35,8 @@ class Event(NamedTuple):
     Attributes:
         name: what happened, as in "build Conv".
         category: its kind. Of a session's making: "session", and in it "read", "claim", "verify", "partition" and
-            "compile". Of runs: "session.run", "run", and in it "input", "build", "evaluate" and "output". "memory" for
-            numbers.
+            "compile". Of runs: "session.run", "run", and in it "input", "build", "replay", "trace", "evaluate" and
+            "output". "memory" for numbers.
         started: when, in nanoseconds of `time.perf_counter_ns`.
         took: nanoseconds; None for numbers.
         own: those of them that no span inside it took.
@@ -127,15 +136,17 @@ class Recording:
         self.add(Event(name, "memory", time.perf_counter_ns(), None, 0, self.thread, numbers))
 
     def took(self, path: str, key: str | None = None) -> None:
-        """Say which way a run went, and of what inputs that came.
+        """Say which way a part of a run went. The run went the last of these ways that any part of it did.
 
         Args:
-            path: "eager" (what is said of a run of which nothing else is), "compiled hit", "compiled miss", "retrace".
-            key: the shapes and element types that chose it, as text.
+            path: one of `PATHS`.
+            key: the values that made it go there, as in "x: float32[2, 3]".
         """
-        self.root.arguments["path"] = path
-        if key is not None:
-            self.root.arguments["key"] = key
+        told = self.root.arguments
+        if PATHS.index(path) > PATHS.index(told.get("path", EAGER)):
+            told["path"] = path
+            if key is not None:
+                told["key"] = key
 
     def add(self, event: Event) -> None:
         self._events.append(event)

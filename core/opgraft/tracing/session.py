@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from opgraft.tracing.digest import MAKING, Digest
-from opgraft.tracing.events import Event, Listener, Recording, hand_over, untold
+from opgraft.tracing.events import EAGER, Event, Listener, Recording, hand_over, untold
 
 everywhere: list[Listener] = []
 """These listen to every session."""
@@ -88,7 +88,7 @@ class Session:
     def run(self, name: str) -> Recording:
         """The recording of one run of a subgraph, in this thread."""
         self._tell_making()
-        return Recording(self._everybody(), f"run {name}", "run", {"session": self.name, "path": "eager"})
+        return Recording(self._everybody(), f"run {name}", "run", {"session": self.name, "path": EAGER})
 
     def user_run_began(self) -> None:
         """A run of the whole session begins in this thread."""
