@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from packaging.version import Version
 from reporting_models import HOSTILE, denying, parsed
 
 from opgraft.engine import compiled
+from opgraft.engine.frame import Frame
 from opgraft.engine.fusing import traces_repay
 from opgraft.host.ep import ExecutionProvider
 from opgraft.tracing import Event, Listener, Recorder, Recording, listening
@@ -677,3 +679,18 @@ def test_nobody_is_told_anything_unasked() -> None:
     session = open_session(parsed(CHAIN))
     session.run(None, {"x": X})
     assert not any(provider.trace.watched for provider in ExecutionProvider.live.values())
+
+
+@pytest.mark.usefixtures("compiles")
+def test_what_the_telling_takes_is_not_weighed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace must not make steps look so slow that they are compiled otherwise."""
+    seen = Frame.seen
+
+    def slowly(frame: Frame, slots: Any) -> list[str]:
+        time.sleep(0.01)
+        return seen(frame, slots)
+
+    monkeypatch.setattr(Frame, "seen", slowly)
+    monkeypatch.setattr(compiled, "MOST_BUILDING", 0.035)  # the four steps together; told, they take 0.08 s
+    run_once(parsed(MLP), {"x": X}, {"trace": str(path), "device": "cpu"}, times=4)
+    assert [event["name"] for event in of_category(spans(path), "trace")] == ["trace steps 0 to 3"]

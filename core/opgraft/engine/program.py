@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
+from time import perf_counter_ns
 from typing import Any
 
 import mlx.core as mx
@@ -257,11 +258,13 @@ class Program:
 
     def _step_told(self, bound: _Bound, frame: Frame, recording: Recording) -> None:
         """One step, told to the run's recording."""
-        step, node = bound.step, bound.step.node
-        with recording.span(f"build {node.op_type}", "build", **told_of(node, bound.candidate.pack)) as span:
-            span.arguments["inputs"] = frame.seen(step.inputs)
+        began, step, node = perf_counter_ns(), bound.step, bound.step.node
+        span = recording.span(f"build {node.op_type}", "build", **told_of(node, bound.candidate.pack))
+        span.arguments["inputs"] = frame.seen(step.inputs)
+        with span:
             self._step(bound, frame)
-            span.arguments["outputs"] = frame.seen(step.outputs)
+        span.arguments["outputs"] = frame.seen(step.outputs)
+        recording.overhead += perf_counter_ns() - began - span.took
 
     def _compute(self, bound: _Bound, frame: Frame) -> None:
         """Compute what a step gave before the next one is translated."""

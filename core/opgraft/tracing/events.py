@@ -67,13 +67,17 @@ class Listener:
 
 
 class Span:
-    """A context, which is what is timed. `arguments` may grow while it lasts; an error that ends it is added."""
+    """A context, which is what is timed. `arguments` may grow while it lasts; an error that ends it is added.
 
-    __slots__ = ("_inside", "_recording", "_started", "arguments", "category", "name")
+    Once it is over, `took` has its nanoseconds.
+    """
+
+    __slots__ = ("_inside", "_recording", "_started", "arguments", "category", "name", "took")
 
     def __init__(self, recording: Recording, name: str, category: str, arguments: dict[str, Any]) -> None:
         self._recording = recording
         self._inside = 0
+        self.took = 0
         self.name = name
         self.category = category
         self.arguments = arguments
@@ -84,7 +88,7 @@ class Span:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        took = time.perf_counter_ns() - self._started
+        took = self.took = time.perf_counter_ns() - self._started
         recording = self._recording
         recording.open.pop()
         if recording.open:
@@ -120,6 +124,8 @@ class Recording:
         self.thread = threading.get_native_id()
         self.lasting = lasting
         self.open: list[Span] = []
+        self.overhead = 0
+        """Nanoseconds that the telling of steps took: whoever times steps leaves them out."""
         self._events: list[Event] = []
 
     @property
