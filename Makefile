@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-report clean
+.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -34,6 +34,11 @@ browser: $(VENV)/.installed-dev
 	$(PIP) -e ".[browser]"
 	$(BIN)/python -m pytest -rs tests/browser
 
+# The HTML reports of the real models as docs/report.md shows them; needs Chromium too.
+pictures: $(VENV)/.installed-dev
+	$(PIP) -e ".[browser]"
+	$(BIN)/python tests/browser/pictures.py
+
 # ONNX's own node cases; writes docs/coverage.md and raises tests/conformance/floor.txt.
 conformance: $(VENV)/.installed-dev
 	$(BIN)/python tests/conformance/run.py
@@ -48,7 +53,7 @@ $(EXPORTERS)/.installed: tests/exporters/requirements.txt
 	$(EXPORTERS)/bin/python -m pip install --quiet -r tests/exporters/requirements.txt
 	touch $@
 
-bench-partition bench-dispatch: bench-%: $(VENV)/.installed-dev
+bench-partition bench-dispatch bench-trace: bench-%: $(VENV)/.installed-dev
 	$(BIN)/python bench/$*.py
 
 $(VENV)/bin/python:

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable
 
-import onnx
-from onnx import helper, numpy_helper
+import mlx.core as mx
 import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
 
 import opgraft
-import onnxruntime
-import mlx.core as mx
 
 LAYERS, WIDTH = 8, 256
 
@@ -56,7 +56,8 @@ def main() -> int:
     sides: list[Callable[[], object]] = [lambda: session.run(None, {"x": x}), direct, lambda: cpu.run(None, {"x": x})]
     np.testing.assert_allclose(session.run(None, {"x": x})[0], direct(), rtol=1e-4, atol=1e-4)
     for _ in range(20):
-        for side in sides: side()
+        for side in sides:
+            side()
     seconds: list[list[float]] = [[] for _ in sides]
     for _ in range(300):
         for side, taken in zip(sides, seconds, strict=True):
@@ -66,6 +67,7 @@ def main() -> int:
     ep, mlx, cpu_ep = (1e6 * statistics.median(each) for each in seconds)
     print(f"EP {ep:.0f} us, MLX {mlx:.0f} us, CPU EP {cpu_ep:.0f} us: {ep / mlx:.2f}")
     return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

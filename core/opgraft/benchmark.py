@@ -7,21 +7,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from opgraft.engine.watch import watched
 from opgraft.errors import ModelError
-from opgraft.graph import Array, Node
+from opgraft.graph import Array
 from opgraft.host import EP_NAME, library_path
 from opgraft.host.options import ProviderOptions
 from opgraft.reporting.declines import short_name
 from opgraft.sessions import Model, model_name, open_cpu_session, open_session, options_with_provider, source_of
+from opgraft.tracing import Event, Listener, listening
 
 _SEVERITY_FATAL = 4
 
@@ -158,26 +157,19 @@ def _process_peak() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-class _StepTimes:
-    """A watcher that adds up the seconds of each node, without those of the nodes in its bodies."""
+class _NodeTimes(Listener):
+    """Adds up the seconds of each node, without those of the nodes in its bodies."""
+
+    each_alone = True
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], float] = {}
-        self._inside: list[float] = []
 
-    @contextmanager
-    def __call__(self, node: Node) -> Iterator[None]:
-        self._inside.append(0.0)
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            taken = time.perf_counter() - started
-            own = taken - self._inside.pop()
-            key = (short_name(node.operator), node.label)
-            self.seconds[key] = self.seconds.get(key, 0.0) + own
-            if self._inside:
-                self._inside[-1] += taken
+    def take(self, events: Sequence[Event], lasting: bool) -> None:
+        for event in events:
+            if "node" in event.arguments and not lasting:
+                key = (short_name(event.arguments["operator"]), event.arguments["node"])
+                self.seconds[key] = self.seconds.get(key, 0.0) + event.own / 1e9
 
 
 def _operators(
@@ -196,13 +188,13 @@ def _operators(
         options.register_custom_ops_library(library_path())
     options.log_severity_level = _SEVERITY_FATAL
     options.enable_profiling = True
-    steps = _StepTimes()
+    steps = _NodeTimes()
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "profile")
         providers = None if on_ep else ["CPUExecutionProvider"]
         session = onnxruntime.InferenceSession(source_of(model), options, providers=providers)
         session.run(None, inputs)
-        with watched(steps):
+        with listening(steps):
             for _ in range(runs):
                 session.run(None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text("utf-8", errors="replace"))

@@ -9,6 +9,7 @@ from opgraft.bundles import bundles, partition_bundles
 from opgraft.graph import Graph, Node
 from opgraft.graph.element_types import HELD
 from opgraft.registry import Candidate, Claim, Claimer, Reason
+from opgraft.tracing import SpanMaker, untold
 
 DEVICE_TYPES = {"cpu": HELD, "gpu": HELD - {"float64"}}
 """The element types that MLX has, or that can be held in one that it has, by device."""
@@ -60,6 +61,7 @@ def decide(
     device: str,
     candidates: Collection[int] | None = None,
     feeds_bodies: bool = True,
+    span: SpanMaker = untold,
 ) -> Decisions:
     """Decide every node of a graph.
 
@@ -69,13 +71,16 @@ def decide(
         device: "cpu" or "gpu".
         candidates: the indices of the nodes to consider. Default: all of them.
         feeds_bodies: False where the caller cannot bring a cluster values that only the bodies of its nodes read.
+        span: is told of the steps.
     """
     considered = range(len(graph.nodes)) if candidates is None else frozenset(candidates)
-    decisions = [
-        decide_node(node, registry, device) if index in considered else Decision(node, None)
-        for index, node in enumerate(graph.nodes)
-    ]
-    return clustered(graph, decisions, device=device, feeds_bodies=feeds_bodies)
+    with span("claim", "claim", nodes=len(considered)):
+        decisions = [
+            decide_node(node, registry, device) if index in considered else Decision(node, None)
+            for index, node in enumerate(graph.nodes)
+        ]
+    with span("partition", "partition"):
+        return clustered(graph, decisions, device=device, feeds_bodies=feeds_bodies)
 
 
 def clustered(

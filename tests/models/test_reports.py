@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnxruntime
@@ -9,6 +10,8 @@ import pytest
 from packaging.version import Version
 from reporting_models import surveyed
 from zoo import MODELS, RealModel
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 DENIED = {
     "silero-vad": ("Pad", "Conv", "LSTM"),
@@ -18,6 +21,15 @@ DENIED = {
     "magika": ("Gemm", "Reshape", "Tanh"),
     "nudenet": ("MaxPool", "Resize", "Split", "Softmax"),
 }
+
+
+def test_docs_show_a_picture_of_each() -> None:
+    page = (DOCS / "report.md").read_text("utf-8")
+    assert set(re.findall(r"!\[(.*?)\]\(images/\1\.png\)", page)) == {model.name for model in MODELS}
+    for model in MODELS:
+        picture = (DOCS / "images" / f"{model.name}.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 200_000
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

@@ -15,9 +15,9 @@ from reporting_models import DETECTOR, denying, parsed
 from opgraft import benchmark as module
 from opgraft.benchmark import Benchmark, benchmark
 from opgraft.cli import main
-from opgraft.engine.watch import watchers
 from opgraft.errors import ModelError
 from opgraft.sessions import sample_inputs
+from opgraft.tracing.session import everywhere
 
 MODEL = """g (float[n,4] x, bool c) => (float[n,4] y) {
     a = Exp(x)
@@ -81,7 +81,7 @@ def test_operators_of_the_ep_with_bodies_and_what_is_on_the_cpu(
     pretend(monkeypatch, 2.0, 1.0)
     split = benchmark(model, feeds, {"registry": denying(tmp_path, ["Softplus"])})
     assert times(split) == times(whole)
-    assert watchers == []
+    assert everywhere == []
 
 
 def test_operators_of_the_cpu(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from opgraft.reporting.html import report_as_html
 from opgraft.reporting.layout import CELL, layered
 from opgraft.reporting.markdown import code, report_as_markdown
 from opgraft.reporting.terminal_report import render_report
-from opgraft.reporting.wording import size_text
+from opgraft.text import size_text
 
 DENIED = ("Split", "Resize", "MaxPool", "HardSwish")
 

@@ -16,12 +16,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import mlx.core as mx
+import numpy as np
 
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import can_trace, tracing_on
 from opgraft.engine.threads import note_tracing_thread
 from opgraft.errors import TranslationError
 from opgraft.ops.tensors import Tensors
+from opgraft.tracing import HIT, MISS, RETRACE, Recording, Span
 
 if TYPE_CHECKING:
     from opgraft.engine.program import Program
@@ -41,6 +43,9 @@ MOST_FORMS: Final = 256
 
 LARGEST_KNOWN: Final = 1024
 """A value on the host with more elements is no part of a form: it goes to the device."""
+
+TOLD: Final = 8
+"""Of a value on the host, a trace tells so many elements."""
 
 
 @dataclass(eq=False, slots=True)
@@ -137,9 +142,9 @@ class Compiler:
         frame.run.compiles = False  # bodies are weighed as they are when they are traced
         try:
             for number in range(len(self._weights)):
-                breaks, began = frame.run.breaks, perf_counter()
+                breaks, began = frame.run.breaks, _clock(frame.run)
                 self.program.execute_steps(frame, number, number + 1)
-                self._weights[number] = min(self._weights[number], perf_counter() - began)
+                self._weights[number] = min(self._weights[number], _clock(frame.run) - began)
                 if frame.run.breaks != breaks:
                     self._breaks.add(number)
         finally:
@@ -231,18 +236,31 @@ class Compiler:
             function = trace.function
             if function is None:
                 return False
-            results = function([frame.device[slot] for slot in trace.inputs])
+            arguments = [frame.device[slot] for slot in trace.inputs]
+            recording = frame.run.recording
+            if recording is None:
+                results = function(arguments)
+            else:
+                with self._told(recording, "replay", HIT, segment, frame):
+                    results = function(arguments)
             self.counts.replayed += 1
         else:
             if here not in seen:  # what comes but once is not traced
                 seen[here] = None
+                if frame.run.recording is not None:
+                    frame.run.recording.took(MISS, self._key(segment, frame))
                 return False
             if trace is None:
                 trace = self._traces[key] = self._new_trace(segment, frame)
             seen[here] = trace
             if trace.function is None:
                 return False
-            traced = self._trace(segment, trace, trace.function, frame)
+            if frame.run.recording is None:
+                traced = self._trace(segment, trace, trace.function, frame)
+            else:
+                path = RETRACE if any(each is segment and other != form for each, other in self._traces) else MISS
+                with self._told(frame.run.recording, "trace", path, segment, frame):
+                    traced = self._trace(segment, trace, trace.function, frame)
             if traced is None:
                 return True
             results = traced
@@ -255,6 +273,27 @@ class Compiler:
         for slot in segment.dead:
             frame.drop(slot)
         return True
+
+    def _told(self, recording: Recording, name: str, path: str, segment: Segment, frame: Frame) -> Span:
+        """The span of a segment that goes a way of its own."""
+        key = self._key(segment, frame)
+        recording.took(path, key)
+        return recording.span(
+            f"{name} steps {segment.first} to {segment.end - 1}",
+            name,
+            subgraph=self.program.plan.name,
+            path=path,
+            key=key,
+        )
+
+    def _key(self, segment: Segment, frame: Frame) -> str:
+        """What a segment reads, for who reads a trace; what is on the host is a part of the form, and told if short."""
+        told: list[str] = []
+        for slot, seen in zip(segment.reads, frame.seen(segment.reads), strict=True):
+            on_host = frame.host[slot]
+            elements = f" {on_host.tolist()}" if isinstance(on_host, np.ndarray) and on_host.size <= TOLD else ""
+            told.append(f"{self.program.plan.values[slot].name}: {seen}{elements}")
+        return ", ".join(told)
 
     def _new_trace(self, segment: Segment, frame: Frame) -> Trace:
         program = self.program
@@ -303,3 +342,8 @@ class Compiler:
             return None
         self.counts.traced += 1
         return results
+
+
+def _clock(run: Run) -> float:
+    """Seconds, without those that the telling of steps takes."""
+    return perf_counter() - (0 if run.recording is None else run.recording.overhead / 1e9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,12 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.engine.lanes import Lane
+from opgraft.engine.told import brought, evaluate, read_back, told_value
 from opgraft.errors import TranslationError
 from opgraft.ops.arrays import as_held, to_device, to_host, unchanging
 from opgraft.ops.tensors import Tensors
+from opgraft.plan import ABSENT
+from opgraft.tracing import Recording
 
 _random_seeds = itertools.count(int.from_bytes(np.random.default_rng().bytes(7), "little"))
 
@@ -42,6 +45,7 @@ class Run:
         tracing: the steps are being traced: there is no data to read.
         breaks: how often something was asked that differs from run to run: data, or random bits.
         checks: those that are open.
+        recording: gets what happens, where somebody wants to know.
     """
 
     lane: Lane | None = None
@@ -51,6 +55,7 @@ class Run:
     tracing: bool = False
     breaks: int = 0
     checks: list[Check] = field(default_factory=list)
+    recording: Recording | None = None
 
     def note_break(self) -> None:
         """Something differs from run to run.
@@ -76,7 +81,7 @@ class Run:
         if not self.checks:
             return
         checks, self.checks[:] = self.checks.copy(), []
-        mx.eval([check.holds for check in checks])
+        evaluate(self.recording, [check.holds for check in checks], "evaluate checks")
         for check in checks:
             if not check.holds.item():
                 raise TranslationError(*check.failure.args)
@@ -101,21 +106,26 @@ class Frame:
             on_host = self.host[slot]
             if on_host is None or isinstance(on_host, Tensors):
                 return on_host
-            value = self.device[slot] = to_device(on_host)
+            value = self.device[slot] = self._brought(on_host)
         return value.__copy__()
+
+    def _brought(self, on_host: Any) -> mx.array:
+        recording = self.run.recording
+        return to_device(on_host) if recording is None else brought(recording, on_host)
 
     def leave_host(self, slot: int) -> None:
         """Keep an array on the device alone."""
         if self.device[slot] is None:
-            self.device[slot] = to_device(self.host[slot])
+            self.device[slot] = self._brought(self.host[slot])
         self.host[slot] = None
 
     def on_host(self, slot: int) -> Any:
         value = self.host[slot]
         if value is None and self.device[slot] is not None:
             self.run.note_break()
-            value = unchanging(to_host(self.device[slot]))
-            if self.device[slot].dtype != mx.bfloat16:
+            on_device, recording = self.device[slot], self.run.recording
+            value = unchanging(to_host(on_device) if recording is None else read_back(recording, on_device))
+            if on_device.dtype != mx.bfloat16:
                 self.host[slot] = value
         return value
 
@@ -130,6 +140,13 @@ class Frame:
         """
         held = value if isinstance(value, Tensors) else as_held(value)
         (self.device if isinstance(held, mx.array) else self.host)[slot] = held
+
+    def seen(self, slots: Iterable[int]) -> list[str]:
+        """Element types and shapes, for who reads a trace; nothing is computed to find out."""
+        return [
+            told_value(None if slot == ABSENT else self.device[slot] if self.host[slot] is None else self.host[slot])
+            for slot in slots
+        ]
 
     def lazy(self, slot: int) -> Sequence[mx.array]:
         """The arrays of a value that MLX may have yet to compute, for the caller to have them computed."""

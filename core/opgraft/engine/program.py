@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
+from time import perf_counter_ns
 from typing import Any
 
 import mlx.core as mx
@@ -15,7 +16,7 @@ from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import traces_repay
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import outputs_of
-from opgraft.engine.watch import told, watchers
+from opgraft.engine.told import evaluate, told_of
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
@@ -26,6 +27,7 @@ from opgraft.ops.layouts import Layout, turned, turned_back
 from opgraft.ops.tensors import Tensors
 from opgraft.plan import ABSENT, Plan, Step
 from opgraft.registry import Candidate, Claimer
+from opgraft.tracing import Recording
 
 SMALL = 1024
 """Arithmetic that began on the host goes on there with up to this many elements; constants no larger are kept there."""
@@ -145,12 +147,15 @@ class Program:
             self._template = self._constant_frame(constants, wanted)
         self.compiler = Compiler(self) if traces_repay(self.device) else None
 
-    def run(self, inputs: Sequence[Array | mx.array | None]) -> list[mx.array | Array]:
+    def run(
+        self, inputs: Sequence[Array | mx.array | None], recording: Recording | None = None
+    ) -> list[mx.array | Array]:
         """Run the plan.
 
         Args:
             inputs: one array for each of the plan's inputs; NumPy arrays in storage form (bfloat16 as its 16 bits),
                 read before this returns.
+            recording: gets what happens meanwhile, where somebody wants to know.
 
         Returns:
             The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host. Those of a
@@ -163,7 +168,8 @@ class Program:
         if len(inputs) != len(self.plan.inputs):
             raise ModelError(f"{self.plan.name!r} takes {len(self.plan.inputs)} inputs, and {len(inputs)} were given")
         with lane(self.device) as streams:
-            run = Run(streams, eager=bool(watchers), compiles=not watchers)
+            alone = recording is not None and recording.each_alone
+            run = Run(streams, eager=alone, compiles=not alone, recording=recording)
             try:
                 return self._attempt(inputs, run)
             except (KeyboardInterrupt, ModelError):
@@ -176,8 +182,9 @@ class Program:
         self.execute(frame)
         outputs = [self._result(frame, slot) for slot in self.plan.outputs]
         arrays = [value for value in outputs if isinstance(value, mx.array)]
-        mx.eval(arrays, [check.holds for check in run.checks])
-        run.settle()
+        evaluate(run.recording, arrays + [check.holds for check in run.checks])
+        if run.checks:
+            run.settle()
         return outputs
 
     def _again(self, inputs: Sequence[Any], error: BaseException, replayed: bool) -> list[Any]:
@@ -238,10 +245,12 @@ class Program:
         run = frame.run
         for bound in self._bound[first:end]:
             try:
-                if run.eager:
-                    self._step_alone(bound, frame)
-                else:
+                if run.recording is None:
                     self._step(bound, frame)
+                else:
+                    self._step_told(bound, frame, run.recording)
+                if run.eager:
+                    self._compute(bound, frame)
                 if run.checks and (run.eager or len(run.checks) > MOST_CHECKS) and not run.tracing:
                     run.settle()
             except (TranslationError, KeyboardInterrupt, GraphBreak):
@@ -251,11 +260,21 @@ class Program:
             for slot in bound.dead:
                 frame.drop(slot)
 
-    def _step_alone(self, bound: _Bound, frame: Frame) -> None:
-        """One step, computed before the next one is translated, and told to whoever watches."""
-        with told(bound.step.node):
+    def _step_told(self, bound: _Bound, frame: Frame, recording: Recording) -> None:
+        """One step, told to the run's recording."""
+        began, step, node = perf_counter_ns(), bound.step, bound.step.node
+        span = recording.span(f"build {node.op_type}", "build", **told_of(node, bound.candidate.pack))
+        span.arguments["inputs"] = frame.seen(step.inputs)
+        with span:
             self._step(bound, frame)
-            mx.eval([frame.lazy(slot) for slot in bound.step.outputs if slot != ABSENT])
+        span.arguments["outputs"] = frame.seen(step.outputs)
+        recording.overhead += perf_counter_ns() - began - span.took
+
+    def _compute(self, bound: _Bound, frame: Frame) -> None:
+        """Compute what a step gave before the next one is translated."""
+        node = bound.step.node
+        lazy = [frame.lazy(slot) for slot in bound.step.outputs if slot != ABSENT]
+        evaluate(frame.run.recording, lazy, f"evaluate {node.op_type}", **told_of(node, bound.candidate.pack))
 
     def _step(self, bound: _Bound, frame: Frame) -> None:
         on_host = bound.host_form is not None and self._stays_on_host(bound, frame)

@@ -17,6 +17,7 @@ from opgraft.ops.context import Context
 from opgraft.ops.handler import Place
 from opgraft.ops.tensors import Tensors
 from opgraft.registry import Candidate, Claim, Reason, Registry
+from opgraft.tracing import SpanMaker, untold
 
 STAND_IN_SIZES = (4, 1, 16)
 """What an unknown dimension is taken to be, in turn, until one makes the translator happy."""
@@ -31,18 +32,21 @@ class VerifiedRegistry:
     Args:
         registry: the handlers to ask.
         device: "cpu" or "gpu".
+        span: is told of each trial.
     """
 
-    def __init__(self, registry: Registry, device: str) -> None:
+    def __init__(self, registry: Registry, device: str, span: SpanMaker = untold) -> None:
         self.registry = registry
         self.device = device
+        self._span = span
 
     def claim(self, node: Node) -> Claim:
         """As `Registry.claim`, with each claim tried."""
         return self.registry.claim(node, self._problem_with)
 
     def _problem_with(self, node: Node, candidate: Candidate) -> Reason | None:
-        return problem_with(node, candidate, self.device)
+        with self._span(f"verify {node.op_type}", "verify", node=node.label, pack=candidate.pack):
+            return problem_with(node, candidate, self.device)
 
 
 def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None:

@@ -18,7 +18,12 @@ API_VERSION: Final = 29
 OLDEST_API_VERSION: Final = 24
 """The oldest API version that has every slot in use but those of `ADDED_IN`."""
 
-ADDED_IN: Final = {"KernelInfoGetAttributeArray_string": 25}
+ADDED_IN: Final = {
+    "KernelInfoGetAttributeArray_string": 25,
+    "CreateProfilingEvent": 25,
+    "ReleaseProfilingEvent": 25,
+    "ProfilingEventsContainer_AddEvents": 25,
+}
 """The API version that brought a function which is used only from there on."""
 
 
@@ -98,6 +103,9 @@ OPAQUE_TYPES: Final = (
     "OrtNode",
     "OrtNodeComputeContext",
     "OrtOpAttr",
+    "OrtProfilingEvent",
+    "OrtProfilingEventsContainer",
+    "OrtRunOptions",
     "OrtSessionOptions",
     "OrtShapeInferContext",
     "OrtStatus",
@@ -216,6 +224,9 @@ EP_API: Final = _functions(
     """
     0    OrtStatus *CreateEpDevice(OrtEpFactory *factory, const OrtHardwareDevice *hardware, const OrtKeyValuePairs *metadata, const OrtKeyValuePairs *options, OrtEpDevice **device)
     2    OrtStatus *EpGraphSupportInfo_AddNodesToFuse(OrtEpGraphSupportInfo *support, const OrtNode *const *nodes, size_t count, const OrtNodeFusionOptions *options)
+    65   OrtStatus *CreateProfilingEvent(int32_t category, int32_t process_id, int32_t thread_id, const char *name, int64_t timestamp_us, int64_t duration_us, const char *const *keys, const char *const *values, size_t count, OrtProfilingEvent **event)
+    66   void ReleaseProfilingEvent(OrtProfilingEvent *event)
+    72   OrtStatus *ProfilingEventsContainer_AddEvents(OrtProfilingEventsContainer *container, const OrtProfilingEvent *const *events, size_t count)
     """  # noqa: E501
 )
 
@@ -258,15 +269,15 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         5   GetPreferredDataLayout
         6   ShouldConvertDataLayoutForOp
         7   SetDynamicOptions
-        8   OnRunStart
-        9   OnRunEnd
+        8   OrtStatus *OnRunStart(OrtEp *self, const OrtRunOptions *options)
+        9   OrtStatus *OnRunEnd(OrtEp *self, const OrtRunOptions *options, bool sync_stream)
         10  CreateAllocator
         11  CreateSyncStreamForDevice
         12  GetCompiledModelCompatibilityInfo
         13  GetKernelRegistry
         14  OrtStatus *IsConcurrentRunSupported(OrtEp *self, bool *supported) = { (void)self; *supported = true; return NULL; }
         15  Sync
-        16  CreateProfiler
+        16  OrtStatus *CreateProfiler(OrtEp *self, OrtEpProfilerImpl **profiler)
         17  IsGraphCaptureEnabled
         18  IsGraphCaptured
         19  ReplayGraph
@@ -285,6 +296,16 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         2   OrtStatus *Compute(OrtNodeComputeInfo *self, void *state, OrtKernelContext *context)
         3   void ReleaseState(OrtNodeComputeInfo *self, void *state) = { (void)self; (void)state; }
         """  # noqa: E501
+    ),
+    "OrtEpProfilerImpl": _members(
+        """
+        0   uint32_t ort_version_supported
+        1   void Release(OrtEpProfilerImpl *self)
+        2   OrtStatus *StartProfiling(OrtEpProfilerImpl *self, int64_t offset_ns)
+        3   StartEvent
+        4   StopEvent
+        5   OrtStatus *EndProfiling(OrtEpProfilerImpl *self, OrtProfilingEventsContainer *container)
+        """
     ),
     "OrtCustomOp": _members(
         """

@@ -17,6 +17,8 @@ from opgraft.host._ep import ffi, lib
 from opgraft.host.status import OK, callback, check
 from opgraft.host.tensors import array_at, array_of_view
 from opgraft.ops.arrays import element_type
+from opgraft.tracing import Recording, Session
+from opgraft.tracing.session import everywhere
 
 
 class Computation:
@@ -26,21 +28,58 @@ class Computation:
         program: what is run.
         inputs: where the program's inputs are among the kernel's.
         outputs: where its outputs are.
+        trace: the session whose runs they are.
     """
 
-    def __init__(self, program: Program, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    def __init__(self, program: Program, inputs: Sequence[int], outputs: Sequence[int], trace: Session) -> None:
         self.program = program
+        self.trace = trace
         self._inputs = ffi.new("size_t[]", list(inputs))
         self._outputs = tuple(zip(outputs, program.plan.output_values, strict=True))
 
     def run(self, context: Any) -> None:
         """One run: inputs are views of ONNX Runtime's tensors, outputs are written into its own."""
+        if self.trace.listeners or everywhere:
+            self._run_told(context)
+        else:
+            self._write(context, self.program.run(self._read(context)))
+
+    def _run_told(self, context: Any) -> None:
+        plan = self.program.plan
+        with self.trace.run(plan.name) as recording:
+            told = recording.root.arguments
+            with recording.span("read inputs", "input"):
+                inputs = self._read(context)
+            told["inputs"] = _told(plan.inputs, inputs)
+            told["bytes_in"] = sum(each.nbytes for each in inputs)
+            _count_memory(recording)
+            results = self.program.run(inputs, recording)
+            _count_memory(recording)
+            told["outputs"] = _told(plan.output_values, results)
+            told["bytes_out"] = sum(each.nbytes for each in results)
+            with recording.span("write outputs", "output"):
+                self._write(context, results)
+
+    def _read(self, context: Any) -> list[Array]:
         count = len(self._inputs)
         views = ffi.new("TensorView[]", count)
         check(lib.read_inputs(context, self._inputs, views, count))
-        results = self.program.run([array_of_view(view) for view in views])
+        return [array_of_view(view) for view in views]
+
+    def _write(self, context: Any, results: Sequence[mx.array | Array]) -> None:
         for result, (index, declared) in zip(results, self._outputs, strict=True):
             _write(context, index, result, declared)
+
+
+def _told(values: Sequence[Value], arrays: Sequence[mx.array | Array]) -> list[str]:
+    return [
+        f"{value.name}: {value.dtype or element_type(array)}{list(array.shape)}"
+        for value, array in zip(values, arrays, strict=True)
+    ]
+
+
+def _count_memory(recording: Recording) -> None:
+    recording.count("MLX memory", active=mx.get_active_memory(), peak=mx.get_peak_memory(), cache=mx.get_cache_memory())
 
 
 class FusedNode:
@@ -48,9 +87,9 @@ class FusedNode:
 
     live: ClassVar[dict[Any, FusedNode]] = {}
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, trace: Session) -> None:
         plan = program.plan
-        self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)))
+        self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)), trace)
         self.pointer = lib.new_OrtNodeComputeInfo()
         FusedNode.live[self.pointer] = self
 

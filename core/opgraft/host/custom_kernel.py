@@ -12,7 +12,7 @@ from opgraft.graph import Node
 from opgraft.host._ep import ffi, lib
 from opgraft.host.compute import Computation
 from opgraft.host.devices import default_device
-from opgraft.host.kernel_info import read_node
+from opgraft.host.kernel_info import read_node, session_being_made
 from opgraft.host.key_values import config_entries, provider_options
 from opgraft.host.options import Options, parse_options
 from opgraft.host.status import OK, callback
@@ -48,6 +48,7 @@ class Kernel:
             program,
             _places(program.plan.inputs, node.inputs),
             _places(program.plan.output_values, node.outputs),
+            session_being_made(),
         )
         self.number = next(Kernel._numbers)
         Kernel.live[self.number] = self

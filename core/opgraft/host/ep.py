@@ -16,10 +16,13 @@ from opgraft.host.kernel_info import forget, leave
 from opgraft.host.logger import Logger
 from opgraft.host.options import Options
 from opgraft.host.ort_graph import read_graph, value_names
+from opgraft.host.profiler import Profiler
 from opgraft.host.status import OK, callback, check
+from opgraft.host.telling import Telling
 from opgraft.plan import build_plan
 from opgraft.registry import Claimer, load_registry, set_versions
 from opgraft.schemas import told
+from opgraft.tracing import begin_session, end_session
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -36,16 +39,31 @@ class ExecutionProvider:
         if device == "cpu":
             keep_freed_memory()
         self.logger = logger
-        registry = load_registry(options.registry)
-        self.definitions = told(registry)
-        self.registry: Claimer = VerifiedRegistry(registry, device) if options.verify else registry
+        self.trace = begin_session(options.trace, trace_ops=options.trace_ops)
+        self.telling = Telling(self.trace, logger if options.log_declined else None)
+        try:
+            with self.trace.making("create the EP"):
+                registry = load_registry(options.registry)
+                self.definitions = told(registry)
+        except BaseException:
+            end_session(self.trace)
+            raise
+        self.registry: Claimer = VerifiedRegistry(registry, device, self.trace.span) if options.verify else registry
         self.pointer = lib.new_OrtEp()
+        if not self.trace.listeners:
+            self.pointer.OnRunStart = self.pointer.OnRunEnd = ffi.NULL
         ExecutionProvider.live[self.pointer] = self
 
     def release(self) -> None:
         del ExecutionProvider.live[self.pointer]
         forget()
         lib.free(self.pointer)
+        end_session(self.trace)
+
+    def made(self) -> None:
+        """The session is made."""
+        self.trace.made()
+        self.telling.forget()
 
     def claim(self, ort_graph: Any, support: Any) -> None:
         """Tell ONNX Runtime which clusters of nodes to fuse.
@@ -53,9 +71,15 @@ class ExecutionProvider:
         It shows control-flow bodies before the graph that owns them. Nothing is claimed in a body: its node is claimed
         whole, in the graph around it.
         """
-        if _is_body(ort_graph):
-            return
-        with read_graph(ort_graph) as live:
+        if not _is_body(ort_graph):
+            with self.trace.making("claim subgraphs"):
+                self._claim(ort_graph, support)
+
+    def _claim(self, ort_graph: Any, support: Any) -> None:
+        with self.trace.span("read the graph", "read"):
+            read = read_graph(ort_graph)
+        with read as live:
+            self.trace.call(live.graph.name)
             set_versions(live.graph, self.definitions)
             candidates = frozenset(range(len(live.pointers))) - live.assigned
             decisions = decide(
@@ -64,6 +88,7 @@ class ExecutionProvider:
                 device=self.device,
                 candidates=candidates,
                 feeds_bodies=lib.api_version() >= _FEEDS_BODIES_SINCE,
+                span=self.trace.span,
             )
             options = ffi.gc(lib.new_OrtNodeFusionOptions(), lib.free)
             options.drop_constant_initializers = True
@@ -71,28 +96,25 @@ class ExecutionProvider:
                 nodes = ffi.new("const OrtNode *[]", [live.pointers[index] for index in cluster])
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
             if self.definitions:
-                leave(_unclaimed(decisions, candidates), self.definitions)
-            self._report(decisions)
-
-    def _report(self, decisions: Decisions) -> None:
-        if self.options.log_declined:
-            for node, reasons in decisions.declined:
-                why = "; ".join(str(reason) for reason in reasons)
-                self.logger.warning(f"opgraft declines {node.operator} {node.label!r}: {why}")
-        for observer in tuple(observers):
-            observer(decisions)
+                leave(_unclaimed(decisions, candidates), self.definitions, self.trace)
+            self.telling.tell(decisions)
+            for observer in tuple(observers):
+                observer(decisions)
 
     def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[Any]:
         """An OrtNodeComputeInfo for each fused node. Weights that several of them read are converted once."""
         constants = ConstantStore()
         made: list[FusedNode] = []
         try:
-            for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
-                inputs, outputs = value_names(fused)
-                with read_graph(ort_graph) as live:
-                    set_versions(live.graph, self.definitions)
-                    plan = build_plan(live.graph, inputs, outputs)
-                    made.append(FusedNode(Program(plan, self.registry, self.device, constants)))
+            with self.trace.making("compile subgraphs"):
+                for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
+                    inputs, outputs = value_names(fused)
+                    with read_graph(ort_graph) as live:
+                        set_versions(live.graph, self.definitions)
+                        plan = build_plan(live.graph, inputs, outputs)
+                        with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
+                            program = Program(plan, self.registry, self.device, constants)
+                    made.append(FusedNode(program, self.trace))
         except BaseException:
             for node in made:
                 node.release()
@@ -124,6 +146,25 @@ def _get_capability(this: Any, ort_graph: Any, support: Any) -> Any:
 @callback("OrtEp_OnSessionInitializationEnd")
 def _on_session_initialization_end(this: Any) -> Any:
     forget()
+    ExecutionProvider.live[this].made()
+    return OK
+
+
+@callback("OrtEp_OnRunStart")
+def _on_run_start(this: Any, options: Any) -> Any:
+    ExecutionProvider.live[this].trace.user_run_began()
+    return OK
+
+
+@callback("OrtEp_OnRunEnd")
+def _on_run_end(this: Any, options: Any, sync_stream: bool) -> Any:
+    ExecutionProvider.live[this].trace.user_run_ended()
+    return OK
+
+
+@callback("OrtEp_CreateProfiler")
+def _create_profiler(this: Any, profiler: Any) -> Any:
+    profiler[0] = Profiler(ExecutionProvider.live[this].trace).pointer
     return OK
 
 

@@ -19,6 +19,7 @@ from opgraft.host.status import check
 from opgraft.host.tensors import array_of_value
 from opgraft.ops.schema import AttributeKind
 from opgraft.registry import UNKNOWN_VERSION, Definition
+from opgraft.tracing import Session
 
 _Key: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A node: its operator, its name, and those of its outputs."""
@@ -43,6 +44,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.left: dict[_Key, _Left] = {}
+        self.session: Session | None = None
 
     def take(self, key: _Key) -> _Left | None:
         """What is known of a node whose kernel is being made, which happens once."""
@@ -57,10 +59,11 @@ class _Here(threading.local):
 _here: Final = _Here()
 
 
-def leave(nodes: Iterable[Node], definitions: Mapping[str, Definition]) -> None:
+def leave(nodes: Iterable[Node], definitions: Mapping[str, Definition], session: Session) -> None:
     """Note, of the nodes that an execution provider does not claim, those of operators that packs define; their kernels
-    are made next, in this thread."""
+    are made next, in this thread, and their runs are those of `session`."""
     _here.left = {}
+    _here.session = session
     for node in nodes:
         definition = definitions.get(node.operator)
         if definition is not None:
@@ -74,6 +77,12 @@ def leave(nodes: Iterable[Node], definitions: Mapping[str, Definition]) -> None:
 def forget() -> None:
     """The session that this thread makes is made, or given up."""
     _here.left = {}
+    _here.session = None
+
+
+def session_being_made() -> Session:
+    """What is recorded of the session that this thread makes; nothing, where no execution provider is in it."""
+    return _here.session or Session()
 
 
 def _key(operator: str, name: str, outputs: Sequence[str]) -> _Key:

@@ -52,6 +52,12 @@ class Options:
     )
     verify: bool = _switch(default="on", help="Translate each node once on stand-in inputs before it is claimed.")
     log_declined: bool = _switch(default="off", help="Log each node that is not claimed, with its reasons.")
+    trace: str | None = _text(
+        help="Path of a trace to write, for Perfetto or Chrome; %p in it is the number of the process."
+    )
+    trace_ops: bool = _switch(
+        default="off", help="Where a trace or a digest is made, compute each node by itself, and time it."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from rich.text import Text
 from opgraft.benchmark import Benchmark
 from opgraft.reporting.document import plain
 from opgraft.reporting.terminal import FoldingTable, spaced
-from opgraft.reporting.wording import counted, size_text
-from opgraft.text import printable
+from opgraft.reporting.wording import counted
+from opgraft.text import printable, size_text
 
 OPERATORS_SHOWN = 12
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from opgraft.reporting.compare import Comparison
 from opgraft.reporting.matrix import Cell, Matrix, ModelLine
 from opgraft.reporting.terminal import FoldingTable, spaced
-from opgraft.reporting.wording import counted, size_text
-from opgraft.text import printable
+from opgraft.reporting.wording import counted
+from opgraft.text import printable, size_text
 
 MODELS_ACROSS = 8
 """So many models have a column of their own in a terminal; JSON and Markdown have all."""

@@ -5,21 +5,12 @@ from __future__ import annotations
 from opgraft.graph import Shape
 from opgraft.reporting.breaks import GraphBreak
 from opgraft.reporting.crossings import Traffic
+from opgraft.text import size_text
 
 
 def counted(count: int, thing: str) -> str:
     """As in "1 node" and "2 nodes"."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
-def size_text(count: int) -> str:
-    """Bytes as people write them, with a sign where they are negative: "72 bytes", "1.5 kB"."""
-    size = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" or abs(size) >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def traffic_text(traffic: Traffic) -> str:
