@@ -80,6 +80,23 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
     return next(iter(failures.values()))
 
 
+def failure_of(node: Node, registry: Registry, device: str) -> Exception | None:
+    """What a handler of a node raises when it is asked, or tried on stand-in inputs: the error itself, with the lines
+    that led to it. None where none of them raises."""
+    for candidate in registry.candidates(node.operator):
+        try:
+            if not (candidate.covers(node.since_version) and candidate.claim(node=node)) or node.bodies:
+                continue
+            for size in STAND_IN_SIZES:
+                with lane(device):
+                    inputs = stand_ins(node, candidate, size)
+                    if inputs is not None:
+                        translated(node, candidate, inputs, device)
+        except Exception as error:
+            return error
+    return None
+
+
 def stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:
     """Arrays of zeros in place of a node's inputs, `size` where a dimension is unknown; of a `Host` input its elements.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -40,6 +40,10 @@ class InputForm:
             if not (word.isidentifier() or word.isdigit() or word == "..."):
                 raise ValueError(f"{text!r} is no shape: write names and numbers, as in 'N D', '... 3' or 'N D?'")
         return cls(tuple(int(word) if word.isdigit() else word for word in words), optional)
+
+    def left_out_too(self) -> InputForm:
+        """The same for an input that may be left out."""
+        return replace(self, optional=True)
 
 
 @dataclass(frozen=True)
