@@ -154,9 +154,9 @@ class TestReasons:
     def test_a_claim_that_raises_is_a_reason_and_the_next_pack_is_asked(self) -> None:
         broken = identity()
         broken.condition(lambda given: 1 // 0)
-        assert reasons(registry_of(a=broken), node()) == [
-            "its claim failed: ZeroDivisionError: integer division or modulo by zero [a]"
-        ]
+        (reason,) = reasons(registry_of(a=broken), node())
+        text = r"its claim failed: ZeroDivisionError: .* by zero \(test_registry\.py:\d+\) \[a\]"
+        assert re.fullmatch(text, reason)
         assert taker(registry_of(a=broken, b=identity()), node()) == "b"
 
     def test_a_plugin_that_declines_without_words(self) -> None:
@@ -329,9 +329,8 @@ class TestWrappers:
                 yield
                 raise KeyError("gone")
 
-        assert reasons(registry_of(broken=Broken(), builtin=identity()), node()) == [
-            "its claim failed: KeyError: 'gone' [builtin]"
-        ]
+        (reason,) = reasons(registry_of(broken=Broken(), builtin=identity()), node())
+        assert re.fullmatch(r"its claim failed: KeyError: 'gone' \(test_registry\.py:\d+\) \[builtin\]", reason)
 
     def test_hooks_written_by_hand(self) -> None:
         class ByHand:

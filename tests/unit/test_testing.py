@@ -349,12 +349,12 @@ class TestCheckOver:
             self.check(handler)
         with pytest.raises(AssertionError, match=r"too few were compared.*refused=100"):
             check_over(
-                self.scaled(), "N", output_types=["float32"], dtypes={"float32"}
+                self.scaled(), "N", None, output_types=["float32"], dtypes={"float32"}
             )  # ONNX Runtime's CPU provider has no such operator
 
     def test_a_reference_that_fails_is_told(self) -> None:
         with pytest.raises(ZeroDivisionError):
-            check_over(self.scaled(), "N", reference=lambda X: 1 / 0)
+            check_over(self.scaled(), "N", None, reference=lambda X: 1 / 0)
 
     def test_what_a_translator_keeps_of_one_run_shows_in_the_next(self) -> None:
         @op("own::Kept", dtypes={"float32"})

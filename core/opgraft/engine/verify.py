@@ -71,10 +71,10 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a pack raises is its claim's problem
-            text = f"its translation failed on stand-in inputs: {text_of(error)}"
-            failures[text] = Reason(candidate.culprit(error), text, fault=True)
+            text = f"its translation failed on stand-in inputs: {candidate.text_of(error)}"
+            reason = failures[text_of(error)] = Reason(candidate.culprit(error), text, fault=True)
             if not isinstance(error, _OF_SIZES):
-                return failures[text]
+                return reason
     if node.graph.parent is not None or (not exact and len(failures) > 1):
         return None  # no size fitted; a run's own sizes may
     return next(iter(failures.values()))

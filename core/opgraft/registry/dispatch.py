@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
-from opgraft.errors import text_of
+from opgraft.errors import place_of, text_with_place
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
 from opgraft.ops.layouts import Layout
@@ -52,16 +51,23 @@ class Candidate:
         if isinstance(handler, Handler) and not wrappers:
             return cls(pack, handler, handler.claim, handler.decline_reasons, handler.translate)
         hooks = hooks_of(*(plugin for _, plugin in wrappers), handler).hook
-        packages = tuple((_package(plugin), name) for name, plugin in ((pack, handler), *wrappers))
+        packages = tuple((package_of(plugin), name) for name, plugin in ((pack, handler), *wrappers))
         return cls(pack, handler, hooks.claim, hooks.decline_reason, hooks.translate, packages)
 
     def culprit(self, error: BaseException) -> str:
         """The pack to blame for what one of the hooks raised: the handler's, or that of a wrapper around it whose code
         was the last of them all to run."""
-        pack_of = dict(reversed(self.packages))
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        packages = (frame.f_globals.get("__name__", "").partition(".")[0] for frame in reversed(frames))
-        return next((pack_of[package] for package in packages if package in pack_of), self.pack)
+        found = place_of(error, self._pack_of)
+        return self.pack if found is None else self._pack_of[found[0]]
+
+    def text_of(self, error: BaseException) -> str:
+        """What one of the hooks raised, with the line of its pack that it came from."""
+        return text_with_place(error, self._pack_of)
+
+    @property
+    def _pack_of(self) -> dict[str, str]:
+        """The packs by the Python packages of their code; the handler's and its wrappers'."""
+        return {package_of(self.handler): self.pack, **dict(reversed(self.packages))}
 
     def covers(self, version: int) -> bool:
         """True where the operator's `version` is one that the handler speaks of at all."""
@@ -247,14 +253,14 @@ def _refusals(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
-        return [Reason(candidate.culprit(error), f"its claim failed: {text_of(error)}", fault=True)]
+        return [Reason(candidate.culprit(error), f"its claim failed: {candidate.text_of(error)}", fault=True)]
 
 
 def _faults(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
     return tuple(reason for reason in reasons if reason.fault) if reasons else ()
 
 
-def _package(plugin: OpPlugin) -> str:
+def package_of(plugin: OpPlugin) -> str:
     """The top-level Python package that a plugin's code is in."""
     code: Any = plugin.function if isinstance(plugin, Handler) else type(plugin)
     return str(getattr(code, "__module__", "")).partition(".")[0]

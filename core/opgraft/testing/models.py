@@ -54,7 +54,7 @@ def node_model(
         output_types: element type names of the outputs where ONNX's inference does not find them.
         constant: which inputs become initializers.
         dynamic: give the inputs symbolic sizes instead of those of the examples.
-        attributes, more_attributes: the node's attributes; those whose names mean something else here go into the mapping.
+        attributes, more_attributes: the node's attributes; the mapping is for names that mean something else here.
     """
     domain, _, op_type = operator.rpartition("::")
     domain = "" if domain == ONNX_DOMAIN else domain

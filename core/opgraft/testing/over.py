@@ -16,7 +16,6 @@ from opgraft.graph import Array
 from opgraft.graph.element_types import ANY
 from opgraft.ops import Handler
 from opgraft.registry import Registry, load_registry
-from opgraft.schemas import known_schemas
 from opgraft.testing.checks import assert_outputs, feeds, results_of, under_test
 from opgraft.testing.drawing import Draw, Drawing, InputForm, dtypes_by_input
 from opgraft.testing.models import Reference, decisions_for, node_model, reference_outputs, run_model
@@ -37,7 +36,7 @@ class Tally:
 
 def check_over(
     operator: str | Handler,
-    *shapes: str,
+    *shapes: str | None,
     reference: Reference | Callable[..., Any] = "cpu",
     dtypes: Collection[str] | Mapping[str, Collection[str]] | None = None,
     attributes: Mapping[str, Sequence[Any]] | None = None,
@@ -58,9 +57,8 @@ def check_over(
     Args:
         operator: as for `check_node`.
         shapes: a shape for each input, as in `"N D"`: names stand for the same size wherever they are, `...` for any
-            number of them, a `?` at the end for an input that may be left out. An input that is optional by its schema,
-            or by the signature of a handler whose operator has none, may be left out anyway. What has no shape here is
-            never given.
+            number of them, a `?` at the end for an input that is there in some nodes and not in others. None for one
+            that never is.
         reference: "cpu", "onnx", or a NumPy function of the operator's signature.
         dtypes: the element types to draw from: one set for all inputs, or one for each by name (x0, x1, ... where the
             operator is given by its name). Default: those that the handler takes and NumPy has, else float32.
@@ -77,6 +75,7 @@ def check_over(
     Raises:
         AssertionError: an output is wrong; a claim outruns its translation; or fewer than half of the nodes were
             compared, so that shapes or element types should be chosen better.
+        ValueError: a shape is none, or a handler's input has none.
     """
     try:
         from hypothesis import HealthCheck, given, settings
@@ -255,32 +254,24 @@ class _Comparison:
 
 def _drawing(
     operator: str | Handler,
-    shapes: Sequence[str],
+    shapes: Sequence[str | None],
     dtypes: Collection[str] | Mapping[str, Collection[str]] | None,
     attributes: Mapping[str, Sequence[Any]],
     sizes: tuple[int, int],
     values: tuple[int, int],
 ) -> Drawing:
+    forms = tuple(None if text is None else InputForm.of(text) for text in shapes)
     names = [f"x{index}" for index in range(len(shapes))]
     known: Mapping[str, Collection[str]] = {name: ("float32",) for name in names}
-    forms = list(map(InputForm.of, shapes))
     if isinstance(operator, Handler):
         parameters = [operator.signature.input(index) for index in range(len(shapes))]
         names = [f"x{index}" if each is None else each.name for index, each in enumerate(parameters)]
         known = {each.name: each.dtypes & ANY - {"bfloat16"} for each in parameters if each is not None}
-        forms = [form.left_out_too() if _is_optional(operator, index) else form for index, form in enumerate(forms)]
+        for parameter in operator.signature.inputs[len(shapes) :]:
+            raise ValueError(
+                f"no shape for input {parameter.name}: give one, as in 'N D?' where it may be left out, or None"
+            )
     if isinstance(dtypes, Mapping):
         known = {**known, **dtypes}
     taken = dtypes_by_input(known if dtypes is None or isinstance(dtypes, Mapping) else dtypes, names)
-    return Drawing(tuple(forms), tuple(map(tuple, taken)), attributes, sizes, values)
-
-
-def _is_optional(handler: Handler, index: int) -> bool:
-    """True for an input that a node may leave out. The schema's word counts: a handler's signature cannot have a
-    required input after one that is not."""
-    schemas = known_schemas(handler.operator)
-    if schemas:
-        inputs = schemas[-1].inputs
-        return index < len(inputs) and inputs[index].option.name == "Optional"
-    parameter = handler.signature.input(index)
-    return parameter is not None and not parameter.required and not parameter.variadic
+    return Drawing(forms, tuple(map(tuple, taken)), attributes, sizes, values)
