@@ -53,12 +53,21 @@ def stft(ctx, signal, frame_step: Host, window=None, frame_length: Host = None, 
     count = (length - size) // step + 1 if step > 0 else 0
     if step < 1 or size < 1:
         ctx.check(mx.array(False), refusal)
-        return mx.zeros((batch, count, size // 2 + 1 if onesided else max(size, 0), 2), signal.dtype)
+        shape = (batch, count, size // 2 + 1 if onesided else max(size, 0), 2)
+        return mx.zeros(as_declared(ctx.node, shape), signal.dtype)
     check_shape("window", window, [size])
     frames = mx.as_strided(signal, (batch, count, size, parts), (length * parts, step * parts, parts, 1))
     if window is not None:
         frames = frames.astype(mx.float32) * window.astype(mx.float32)[:, None]
     return transformed(frames, size, 2, 0, onesided).astype(signal.dtype)
+
+
+def as_declared(node, shape):
+    """A shape that cannot be told, as the model says it where it does."""
+    declared = node.outputs[0].shape
+    if declared is None or len(declared) != len(shape):
+        return shape
+    return tuple(said if isinstance(said, int) else size for said, size in zip(declared, shape, strict=True))
 
 
 for _handler in (dft, dft_along_attribute, stft):

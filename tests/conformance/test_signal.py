@@ -246,7 +246,7 @@ def test_frames_of_no_length(step, length):
     for constant in ((), (1, 3)):
         model = node_model("STFT", inputs, opset=17, constant=constant)
         assert not decisions_for(model).declined
-        with pytest.raises(TranslationError, match="node 'node'.*has no frames"):
+        with pytest.raises(TranslationError, match=r"node 'node'.*has no frames"):
             run_model(model, {name: feeds[name] for name in feeds if int(name[1]) not in constant})
 
 
@@ -254,5 +254,5 @@ def test_a_window_of_no_elements():
     inputs = signal(1, 16, 1), integer(2), np.ones(0, np.float32)
     model = node_model("STFT", inputs, opset=17, constant=[1])
     session = open_session(model).session
-    with pytest.raises(Exception, match="node 'node'.*a signal of 16 has no frames of 0, each 2 after the last"):
+    with pytest.raises(Exception, match=r"node 'node'.*a signal of 16 has no frames of 0, each 2 after the last"):
         session.run(None, {"x0": inputs[0], "x2": inputs[2]})

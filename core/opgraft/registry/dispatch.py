@@ -104,12 +104,15 @@ class Claim:
         candidate, reasons: one of them.
         faults: of packs that failed to take it, whether or not another does.
         slow: the packs that took long to decide, with the seconds.
+        missed: the packs that were to be asked before the one that takes it, and whose handlers of its operator are of
+            other versions, with those versions.
     """
 
     candidate: Candidate | None
     reasons: tuple[Reason, ...] = ()
     faults: tuple[Reason, ...] = ()
     slow: tuple[tuple[str, float], ...] = ()
+    missed: tuple[tuple[str, str], ...] = ()
 
 
 class Claimer(Protocol):
@@ -185,8 +188,10 @@ class Registry:
         candidates = self.candidates(node.operator)
         reasons: list[Reason] = []
         slow: list[tuple[str, float]] = []
+        others: list[Candidate] = []
         for candidate in candidates:
             if not candidate.covers(node.since_version):
+                others.append(candidate)
                 continue
             started = time.perf_counter()
             refusals = _refusals(candidate, node, problem_with)
@@ -194,10 +199,11 @@ class Registry:
             if seconds > SLOW_SECONDS:
                 slow.append((candidate.pack, seconds))
             if not refusals:
-                return Claim(candidate, (), _faults(reasons), tuple(slow))
+                return Claim(candidate, (), _faults(reasons), tuple(slow), _missed(node, candidates, others))
             reasons += refusals
         if reasons:
-            return Claim(None, tuple(reasons), _faults(reasons), tuple(slow))
+            missed = _missed(node, candidates, others)
+            return Claim(None, tuple(reasons), _faults(reasons), tuple(slow), missed)
         return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
 
     def nobody(self, operator: str) -> tuple[Reason, ...]:
@@ -209,8 +215,7 @@ class Registry:
         return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
 
     def _other_versions(self, node: Node, candidates: Sequence[Candidate]) -> tuple[Reason, ...]:
-        versions = sorted({getattr(candidate.handler, "versions", "") for candidate in candidates})
-        text = f"version {node.since_version} of {node.operator} has no handler (versions {', '.join(versions)} have)"
+        text = f"version {node.since_version} of {node.operator} has no handler (versions {_versions(candidates)} have)"
         return (Reason(None, text),)
 
     def _build(self, operator: str) -> tuple[Candidate, ...]:
@@ -254,6 +259,20 @@ def _refusals(
         raise
     except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
         return [Reason(candidate.culprit(error), f"its claim failed: {candidate.text_of(error)}", fault=True)]
+
+
+def _versions(candidates: Sequence[Candidate]) -> str:
+    """The versions that handlers cover, as text."""
+    return ", ".join(sorted({getattr(candidate.handler, "versions", "") for candidate in candidates}))
+
+
+def _missed(node: Node, candidates: Sequence[Candidate], others: Sequence[Candidate]) -> tuple[tuple[str, str], ...]:
+    """See `Claim.missed`; `others` are the handlers of other versions that came up."""
+    if not others:
+        return ()
+    asked = {candidate.pack for candidate in candidates if candidate.covers(node.since_version)}
+    packs = dict.fromkeys(candidate.pack for candidate in others if candidate.pack not in asked)
+    return tuple((pack, _versions([each for each in candidates if each.pack == pack])) for pack in packs)
 
 
 def _faults(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
