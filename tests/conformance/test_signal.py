@@ -131,7 +131,9 @@ WINDOWS = ("HannWindow", "HammingWindow", "BlackmanWindow")
 def test_windows(operator, periodic, size, number):
     if size == 1 and not periodic and number not in (1, 11):
         return  # NaN as an integer is whatever the processor makes of it
-    (output,) = check_node(operator, integer(size), opset=17, constant=(0,), periodic=periodic, output_datatype=number)
+    model = {"opset": 17, "constant": (0,), "periodic": periodic, "output_datatype": number}
+    # ONNX Runtime's coefficients are float32, of float64 windows too.
+    (output,) = check_node(operator, integer(size), tolerance=1e-7 if number == 11 else None, **model)
     assert output.dtype == NAME_OF_ONNX[number]
 
 

@@ -160,6 +160,17 @@ wrong = Wrong()
         "failed in pack 'broken': SystemExit: 3",
     ),
     Way(
+        "it keeps what it made of its first inputs",
+        "KEPT = []\n" + in_relu("if not KEPT: KEPT.append(mx.maximum(X, 0))\nreturn KEPT[0]"),
+        "answer: ",
+        "answer: [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]",
+    ),
+    Way(
+        "it keeps an array that is yet to be computed",
+        "KEPT = []\n" + in_relu("if not KEPT: KEPT.append(mx.sqrt(mx.array(1.0)))\nreturn mx.maximum(X, 0) * KEPT[0]"),
+        "answer: ",
+    ),
+    Way(
         "it takes long to decide",
         in_relu("return mx.maximum(X, 0)") + "import time\n@relu.condition\ndef _(node): time.sleep(0.1)",
         "report: slow ai.onnx::Relu broken",
