@@ -43,7 +43,7 @@ def text_of(error: BaseException) -> str:
     """An error's type and message in one line; its type alone where there is no message, or asking for it fails."""
     kind = type(error).__name__
     try:
-        message = " ".join(line.strip() for line in str(error).splitlines()).strip()
+        message = " ".join(filter(None, map(str.strip, str(error).splitlines())))
     except BaseException:  # a pack may raise what it likes
         return kind
     return f"{kind}: {message}" if message else kind

@@ -339,7 +339,7 @@ class TestBrokenContracts:
         [
             (lambda: op("Op", dtypes={"Y": FLOATS})(_two), r"_two: dtypes= names no input of the function: \['Y'\]"),
             (lambda: op("Op", dtypes={"axis": FLOATS})(_two), r"names no input of the function: \['axis'\]"),
-            (lambda: op("Op", dtypes={"float"})(_two), "_two: dtypes= takes sets of element type names, not 'float'"),
+            (lambda: op("Op", dtypes={"float"})(_two), "_two: dtypes= takes sets of element types, not 'float'"),
             (lambda: op("Op", dtypes={"a": {"fp16"}})(_two), "not 'fp16'"),
             (lambda: op("Op", dtypes="float32")(_two), "not 'float32'"),
             (lambda: op("Op", dtypes={"a": "float32"})(_two), "not 'float32'"),

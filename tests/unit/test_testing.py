@@ -496,9 +496,7 @@ class TestCountsOfOutputs:
 
     def test_that_do_not_fit(self) -> None:
         one = op("own::One")(lambda X: X)
-        with pytest.raises(
-            AssertionError, match="the model has 1 outputs, and 2 are expected; outputs=N gives a"
-        ):
+        with pytest.raises(AssertionError, match="outputs: 1 of the model, 2 of the reference; outputs=N gives"):
             check_node(one, X, outputs=1, reference=[X, X], output_types=["float32"])
 
 

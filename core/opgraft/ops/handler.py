@@ -461,7 +461,10 @@ def _dtypes_of(
     for given in (every, *by_name.values()):
         unknown = [given] if isinstance(given, str) else sorted(set(given) - ONNX_OF_NAME.keys())
         if unknown:
-            raise ContractError(f"{_name(function)}: dtypes= takes sets of element type names, not {unknown[0]!r}")
+            raise ContractError(
+                f"{_name(function)}: dtypes= takes sets of element types, not {unknown[0]!r}: FLOATS and others "
+                f"of opgraft.ops, or names ({', '.join(sorted(ANY))})"
+            )
     return frozenset(every), {name: frozenset(each) for name, each in by_name.items()}
 
 

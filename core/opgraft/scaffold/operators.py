@@ -143,8 +143,8 @@ def _first_version(schemas: Sequence[Any]) -> int:
 
 
 def _is_part_of(older: Any, newer: Any) -> bool:
-    """True where the newer version of an operator only adds to the older: element types, and inputs, attributes and
-    outputs that may be left out."""
+    """True where the newer version of an operator only adds to the older what may be left out: inputs, attributes,
+    outputs. Element types may differ, as long as they have some in common: a handler says by itself which it takes."""
     attributes = {each.name: each for each in _attributes(newer)}
     return (
         _parameters_go_on(older.inputs, newer.inputs)
@@ -163,7 +163,7 @@ def _parameters_go_on(older: Sequence[Any], newer: Sequence[Any]) -> bool:
     return (
         len(older) <= len(newer)
         and all(
-            now.option.name in (was.option.name, "Optional") and set(was.types) <= set(now.types)
+            now.option.name in (was.option.name, "Optional") and not set(was.types).isdisjoint(now.types)
             for was, now in zip(older, newer, strict=False)
         )
         and all(each.option.name == "Optional" for each in newer[len(older) :])

@@ -75,7 +75,7 @@ def assert_outputs(
         AssertionError: they are not as many, or one of them differs.
     """
     assert len(outputs) == len(expected), (
-        f"the model has {len(outputs)} outputs, and {len(expected)} are expected; outputs=N gives a node N of them"
+        f"outputs: {len(outputs)} of the model, {len(expected)} of the reference; outputs=N gives a node so many"
     )
     for info, output, wanted in zip(model.graph.output, outputs, expected, strict=True):
         dtype = NAME_OF_ONNX.get(info.type.tensor_type.elem_type, np.asarray(wanted).dtype.name)
