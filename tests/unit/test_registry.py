@@ -146,6 +146,17 @@ class TestReasons:
             "version 3 of ai.onnx::Op has no handler (versions 13-, 7-12 have)"
         ]
 
+    def test_handlers_of_other_versions_are_told_of_whoever_takes_the_node(self) -> None:
+        newest, old = identity(since=22), identity(since=1)
+        registry = registry_of("packs: [a, builtin]", a=[newest, identity(since=15, until=18)], builtin=old)
+        assert taker(registry, node(version=11)) == "builtin"
+        assert registry.claim(node(version=11)).missed == (("a", "15-18, 22-"),)
+        assert registry.claim(node(version=16)).missed == registry.claim(node(version=22)).missed == ()
+        last = registry_of("packs: [builtin, a]", a=newest, builtin=old)
+        assert last.claim(node(version=11)).missed == ()  # it would not have been asked
+        old.condition(lambda given: given.require(False, "no"))
+        assert registry.claim(node(version=11)).missed == (("a", "15-18, 22-"),)
+
     def test_no_handler_at_all(self) -> None:
         assert reasons(registry_of(a=identity()), node(op_type="Other")) == [
             "no installed pack has a handler for ai.onnx::Other"
