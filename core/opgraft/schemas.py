@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -118,7 +119,9 @@ def _advice(operator: str, registry: Registry) -> str:
         )
     if operator.startswith(f"{ONNX_DOMAIN}::"):
         return f"{operator} is not in this onnxruntime, and no installed pack defines it"
-    return f"{operator}: no installed pack defines it (`opgraft packs` lists them)"
+    similar = difflib.get_close_matches(operator, registry.definitions, 1)
+    hint = f"did you mean {similar[0]}?" if similar else "`opgraft packs` lists them"
+    return f"{operator}: no installed pack defines it ({hint})"
 
 
 def _packs(names: Sequence[str]) -> str:

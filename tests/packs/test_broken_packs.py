@@ -243,6 +243,15 @@ def test_arrays_that_a_pack_keeps_are_good_in_every_thread(tmp_path: Path) -> No
     assert "answer: [[0.0, 4.0, 6.0], [8.0, 0.0, 12.0]]" in done.stdout, done.stdout + done.stderr
 
 
+def test_the_traceback_that_a_variable_asks_for(tmp_path: Path) -> None:
+    installed(tmp_path, in_relu("if mx.sum(X).item() != 0: raise ValueError('only zeros')\nreturn mx.maximum(X, 0)"))
+    logging = SCRIPT.replace("log_severity_level = 4", "log_severity_level = 3")
+    debugging = "import os; os.environ['OPGRAFT_DEBUG'] = '1'\n" + logging
+    where = 'broken.py", line 7, in relu'
+    assert where in python(tmp_path, "-c", debugging).stderr
+    assert where not in python(tmp_path, "-c", logging).stderr
+
+
 def test_the_page_shows_each_of_them() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for way in WAYS:

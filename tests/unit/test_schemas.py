@@ -491,3 +491,20 @@ def test_the_doctor_says_what_is_left_out(broken: Any) -> None:
     found: Mapping[str, doctor.Check] = {check.name: check for check in doctor.checks()}
     assert not found["registry"].good
     assert "com.microsoft::Gelu is left out" in found["registry"].detail
+
+
+def test_an_operator_that_nobody_defines_is_told_of_with_the_likeliest_one() -> None:
+    registry = Registry([Pack("acme", plugins=(op("acme::TopMean")(lambda X: X),))], parse_policy("", "registry.yaml"))
+    handler = op("acme::TopMean")(lambda X: X)
+    handler.schema()
+    defining = Registry([Pack("acme", plugins=(handler,))], parse_policy("", "registry.yaml"))
+    model = helper.make_model(
+        helper.make_graph([helper.make_node("TopMeen", ["x"], ["y"], domain="acme")], "g", [], []),
+        opset_imports=[helper.make_opsetid("acme", 1)],
+    )
+    assert schemas.unknown_operators(model, defining) == [
+        "acme::TopMeen: no installed pack defines it (did you mean acme::TopMean?)"
+    ]
+    assert schemas.unknown_operators(model, registry) == [
+        "acme::TopMeen: no installed pack defines it (`opgraft packs` lists them)"
+    ]

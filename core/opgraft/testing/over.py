@@ -109,7 +109,8 @@ def check_over(
     try:
         holds()
     except Exception as error:
-        error.__notes__ = [f"To see it again:\n{search.failing}"]
+        if search.failing:
+            error.__notes__ = [f"To see it again:\n{search.failing}"]
         raise
     tally = comparison.tally
     total = tally.compared + tally.declined + tally.refused
