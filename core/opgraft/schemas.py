@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -12,6 +11,7 @@ import onnx
 from opgraft.engine.inference import cannot_infer
 from opgraft.graph import ONNX_DOMAIN, normalized_domain
 from opgraft.registry import Definition, Registry, Undefined
+from opgraft.registry.names import close_operators
 
 
 def told(registry: Registry) -> dict[str, Definition]:
@@ -119,7 +119,7 @@ def _advice(operator: str, registry: Registry) -> str:
         )
     if operator.startswith(f"{ONNX_DOMAIN}::"):
         return f"{operator} is not in this onnxruntime, and no installed pack defines it"
-    similar = difflib.get_close_matches(operator, registry.definitions, 1)
+    similar = close_operators(operator, registry.definitions, 1)
     hint = f"did you mean {similar[0]}?" if similar else "`opgraft packs` lists them"
     return f"{operator}: no installed pack defines it ({hint})"
 
