@@ -25,6 +25,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy plugins_example/*/opgraft_*
 
 models: $(VENV)/.installed-dev
 	$(BIN)/python tests/models/table.py

@@ -20,7 +20,7 @@ class Decision:
     """What was decided about one node: the handler that takes it, or the reasons why none does.
 
     Neither stands where the node was not to be decided: an execution provider has it already. `inner` holds what was
-    decided about the nodes of its bodies, all of them where it is claimed. `faults` and `slow` are as in
+    decided about the nodes of its bodies, all of them where it is claimed. `faults`, `slow` and `missed` are as in
     `Claim`.
     """
 
@@ -30,6 +30,7 @@ class Decision:
     inner: tuple[Decision, ...] = ()
     faults: tuple[Reason, ...] = ()
     slow: tuple[tuple[str, float], ...] = ()
+    missed: tuple[tuple[str, str], ...] = ()
 
     @property
     def claimed(self) -> bool:
@@ -206,7 +207,7 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
     """Decide one node, and with it every node of its bodies: all of them must be claimable."""
     claim = claim_of(node, registry, device)
     if claim.candidate is None:
-        return Decision(node, None, claim.reasons, faults=claim.faults, slow=claim.slow)
+        return Decision(node, None, claim.reasons, faults=claim.faults, slow=claim.slow, missed=claim.missed)
     inner: list[Decision] = []
     for name, body in node.bodies.items():
         for each in body.nodes:
@@ -215,7 +216,9 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
                 where = f"in {name}, node {each.label!r} ({each.operator}): "
                 return Decision(node, None, tuple(Reason(one.pack, where + one.text) for one in decision.reasons))
             inner.append(decision)
-    return Decision(node, claim.candidate, inner=tuple(inner), faults=claim.faults, slow=claim.slow)
+    return Decision(
+        node, claim.candidate, inner=tuple(inner), faults=claim.faults, slow=claim.slow, missed=claim.missed
+    )
 
 
 def claim_of(node: Node, registry: Claimer, device: str) -> Claim:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+
 
 class OpgraftError(Exception):
     """Base of every error that opgraft raises."""
@@ -36,9 +40,32 @@ class ContractError(OpgraftError):
 
 
 def text_of(error: BaseException) -> str:
-    """An error's type and message; the type alone where there is no message, or where asking for it fails."""
+    """An error's type and message in one line; its type alone where there is no message, or asking for it fails."""
     kind = type(error).__name__
     try:
-        return f"{kind}: {error}" if str(error) else kind
+        message = " ".join(filter(None, map(str.strip, str(error).splitlines())))
     except BaseException:  # a pack may raise what it likes
         return kind
+    return f"{kind}: {message}" if message else kind
+
+
+def place_of(error: BaseException, packages: Collection[str]) -> tuple[str, str] | None:
+    """Where in the code of some Python packages an error came from: the package, and the last line of all that ran, as
+    in "my_pack/filters.py:12". None where it came from elsewhere.
+
+    Args:
+        packages: top-level packages or modules, by name.
+    """
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in packages:
+            parts = Path(frame.f_code.co_filename).parts
+            own = parts[len(parts) - parts[::-1].index(package) - 1 :] if package in parts else parts[-1:]
+            return package, f"{'/'.join(own)}:{line}"
+    return None
+
+
+def text_with_place(error: BaseException, packages: Collection[str]) -> str:
+    """`text_of`, and `place_of` where it is known."""
+    found = place_of(error, packages)
+    return text_of(error) if found is None else f"{text_of(error)} ({found[1]})"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from typing import Any
 
 import onnx
 
 from opgraft.engine.inference import cannot_infer
 from opgraft.graph import ONNX_DOMAIN, normalized_domain
 from opgraft.registry import Definition, Registry, Undefined
+from opgraft.registry.names import close_operators
 
 
 def told(registry: Registry) -> dict[str, Definition]:
@@ -41,14 +43,28 @@ def _problem_with(definition: Definition) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-@lru_cache(maxsize=1)
 def _operators_of_onnxruntime() -> frozenset[str]:
-    """The operators that ONNX Runtime has schemas of; none where its Python module is not there to say."""
+    """The operators that ONNX Runtime has schemas of."""
+    return frozenset(_schemas_of_onnxruntime())
+
+
+@lru_cache(maxsize=1)
+def _schemas_of_onnxruntime() -> Mapping[str, Sequence[Any]]:
+    """ONNX Runtime's schemas by operator, old versions first; none where its Python module is not there to say."""
     try:
         from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
     except ImportError:
-        return frozenset()
-    return frozenset(f"{normalized_domain(schema.domain)}::{schema.name}" for schema in get_all_operator_schema())
+        return {}
+    found: dict[str, list[Any]] = {}
+    for schema in sorted(get_all_operator_schema(), key=lambda schema: int(schema.since_version)):
+        found.setdefault(_operator(schema.domain, schema.name), []).append(schema)
+    return found
+
+
+def known_schemas(operator: str) -> Sequence[Any]:
+    """The schemas of `domain::OpType` that ONNX Runtime has, old versions first; none of an operator that it does not
+    know."""
+    return _schemas_of_onnxruntime().get(operator, ())
 
 
 def unknown_operators(model: onnx.ModelProto, registry: Registry) -> list[str]:
@@ -103,7 +119,9 @@ def _advice(operator: str, registry: Registry) -> str:
         )
     if operator.startswith(f"{ONNX_DOMAIN}::"):
         return f"{operator} is not in this onnxruntime, and no installed pack defines it"
-    return f"{operator}: no installed pack defines it (`opgraft packs` lists them)"
+    similar = close_operators(operator, registry.definitions, 1)
+    hint = f"did you mean {similar[0]}?" if similar else "`opgraft packs` lists them"
+    return f"{operator}: no installed pack defines it ({hint})"
 
 
 def _packs(names: Sequence[str]) -> str:

@@ -33,24 +33,41 @@ def dft_along_attribute(input, dft_length: Host = None, *, axis=1, inverse=0, on
 
 
 @op("STFT", dtypes={"signal": TRANSFORMED, "window": TRANSFORMED})
-def stft(signal, frame_step: Host, window=None, frame_length: Host = None, *, onesided=1):
+def stft(ctx, signal, frame_step: Host, window=None, frame_length: Host = None, *, onesided=1):
     """The DFT of each frame, multiplied by a window. signal: (N, length, 1 or 2), or (N, length) as some
     exporters write a real one; returns (N, frames, bins, 2). ONNX STFT-17.
+
+    A node whose frames have no elements, or do not go on, is claimed, and its run is an error: ONNX Runtime's CPU
+    kernel would end the process.
     """
     if signal.ndim == 2:
         signal = signal[..., None]
     batch, length, parts = signal.shape
+    check_shape("window", window, [None])
     whole = length if window is None else window.shape[0]
     size = whole if frame_length is None else int(frame_length.item())
     step = int(frame_step.item())
-    if step < 1 or not 0 < size <= length:
-        raise ValueError(f"a signal of {length} has no frames of {size}, each {step} after the last")
+    refusal = f"a signal of {length} has no frames of {size}, each {step} after the last"
+    if size > length:
+        raise ValueError(refusal)
+    count = (length - size) // step + 1 if step > 0 else 0
+    if step < 1 or size < 1:
+        ctx.check(mx.array(False), refusal)
+        shape = (batch, count, size // 2 + 1 if onesided else max(size, 0), 2)
+        return mx.zeros(as_declared(ctx.node, shape), signal.dtype)
     check_shape("window", window, [size])
-    count = (length - size) // step + 1
     frames = mx.as_strided(signal, (batch, count, size, parts), (length * parts, step * parts, parts, 1))
     if window is not None:
         frames = frames.astype(mx.float32) * window.astype(mx.float32)[:, None]
     return transformed(frames, size, 2, 0, onesided).astype(signal.dtype)
+
+
+def as_declared(node, shape):
+    """A shape that cannot be told, as the model says it where it does."""
+    declared = node.outputs[0].shape
+    if declared is None or len(declared) != len(shape):
+        return shape
+    return tuple(said if isinstance(said, int) else size for said, size in zip(declared, shape, strict=True))
 
 
 for _handler in (dft, dft_along_attribute, stft):

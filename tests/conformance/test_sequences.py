@@ -113,7 +113,7 @@ def test_positions_out_of_range(nodes, positions, place):
         formal, constant, before, feeds = placed(place, position)
         check_refused(
             f"g (float[3, 2] x{formal}) => (int64 y) {constant} {{ {before} s = SplitToSequence (x) {nodes} }}",
-            rf"\(-> u\)'.*position {position} is not in a sequence of 3 tensors\. Its inputs: a sequence of 3 ",
+            rf"\(-> u\)'.*position {position} is not in a sequence of 3 tensors \(\S+\)\. Its inputs: a sequence of 3 ",
             x=ROWS,
             **feeds,
         )

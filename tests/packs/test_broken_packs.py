@@ -73,9 +73,9 @@ WAYS = [
     Way(
         "it cannot be imported",
         "import no_such_module",
-        "left out: ModuleNotFoundError: No module named 'no_such_module'",
+        "left out: ModuleNotFoundError: No module named 'no_such_module' (broken.py:1)",
     ),
-    Way("it exits when it is imported", "raise SystemExit('bye')", "left out: SystemExit: bye"),
+    Way("it exits when it is imported", "raise SystemExit('bye')", "left out: SystemExit: bye (broken.py:1)"),
     Way("it holds no handler", "x = 1", "left out: ContractError: broken holds no op handler"),
     Way(
         "a hook has a parameter that there is not",
@@ -97,17 +97,17 @@ wrong = Wrong()
     Way(
         "its condition raises",
         in_relu("return mx.maximum(X, 0)") + "@relu.condition\ndef _(node): return {}['nothing']",
-        "report: ai.onnx::Relu broken its claim failed: KeyError: 'nothing'",
+        "report: ai.onnx::Relu broken its claim failed: KeyError: 'nothing' (broken.py:9)",
     ),
     Way(
         "its condition exits",
         in_relu("return mx.maximum(X, 0)") + "@relu.condition\ndef _(node): raise SystemExit",
-        "report: ai.onnx::Relu broken its claim failed: SystemExit",
+        "report: ai.onnx::Relu broken its claim failed: SystemExit (broken.py:9)",
     ),
     Way(
         "its translator raises",
         in_relu("raise RuntimeError('oops')"),
-        "report: ai.onnx::Relu broken its translation failed on stand-in inputs: RuntimeError: oops",
+        "report: ai.onnx::Relu broken its translation failed on stand-in inputs: RuntimeError: oops (broken.py:7)",
     ),
     Way(
         "its output has another element type",
@@ -125,6 +125,11 @@ wrong = Wrong()
         "its translation failed on stand-in inputs: TypeError: the translator gave 0 outputs, and the node has 1",
     ),
     Way(
+        "it forgets to return",
+        in_relu("mx.maximum(X, 0)"),
+        "stand-in inputs: TypeError: the function relu returned nothing: is a `return` missing?",
+    ),
+    Way(
         "it gives no array",
         in_relu("return 'text'"),
         "report: ai.onnx::Relu broken its translation failed on stand-in inputs: TypeError: a str is not an array",
@@ -133,8 +138,8 @@ wrong = Wrong()
         "it fails when it is run, and not before",
         in_relu("if float(mx.sum(X).item()) != 0: raise ValueError('only zeros')\nreturn mx.maximum(X, 0)"),
         "error: ",
-        "node 'Relu (-> r)' (ai.onnx::Relu, version 14) failed in pack 'broken': ValueError: only zeros. Its inputs: "
-        "float32[2, 3]. If they are as they should be, turn this handler off in registry.yaml:  "
+        "node 'Relu (-> r)' (ai.onnx::Relu, version 14) failed in pack 'broken': ValueError: only zeros (broken.py:7). "
+        "Its inputs: float32[2, 3]. If they are as they should be, turn this handler off in registry.yaml:  "
         'ops: {"ai.onnx::Relu": {deny: ["broken"]}}',
     ),
     Way(
@@ -144,10 +149,26 @@ wrong = Wrong()
         "node 'Relu (-> r)' (ai.onnx::Relu, version 14) failed in pack 'broken': RuntimeError: [Inverse::eval_cpu]",
     ),
     Way(
+        "it calls MLX with what it does not take",
+        in_relu("return mx.sum(X, 'all')"),
+        "TypeError: sum(): incompatible function arguments. The following argument types are supported: 1. sum(",
+    ),
+    Way(
         "it exits when it is run",
         in_relu("if mx.sum(X).item() != 0: raise SystemExit(3)\nreturn mx.maximum(X, 0)"),
         "error: ",
         "failed in pack 'broken': SystemExit: 3",
+    ),
+    Way(
+        "it keeps what it made of its first inputs",
+        "KEPT = []\n" + in_relu("if not KEPT: KEPT.append(mx.maximum(X, 0))\nreturn KEPT[0]"),
+        "answer: ",
+        "answer: [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]",
+    ),
+    Way(
+        "it keeps an array that is yet to be computed",
+        "KEPT = []\n" + in_relu("if not KEPT: KEPT.append(mx.sqrt(mx.array(1.0)))\nreturn mx.maximum(X, 0) * KEPT[0]"),
+        "answer: ",
     ),
     Way(
         "it takes long to decide",
@@ -220,6 +241,15 @@ def test_arrays_that_a_pack_keeps_are_good_in_every_thread(tmp_path: Path) -> No
     installed(tmp_path, kept + in_relu("return mx.maximum(X, 0) * TWO[0]"))
     done = python(tmp_path, "-c", "from concurrent.futures import ThreadPoolExecutor\n" + THREADED)
     assert "answer: [[0.0, 4.0, 6.0], [8.0, 0.0, 12.0]]" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_traceback_that_a_variable_asks_for(tmp_path: Path) -> None:
+    installed(tmp_path, in_relu("if mx.sum(X).item() != 0: raise ValueError('only zeros')\nreturn mx.maximum(X, 0)"))
+    logging = SCRIPT.replace("log_severity_level = 4", "log_severity_level = 3")
+    debugging = "import os; os.environ['OPGRAFT_DEBUG'] = '1'\n" + logging
+    where = 'broken.py", line 7, in relu'
+    assert where in python(tmp_path, "-c", debugging).stderr
+    assert where not in python(tmp_path, "-c", logging).stderr
 
 
 def test_the_page_shows_each_of_them() -> None:

@@ -158,15 +158,15 @@ class TestAgainstPlainSuppression:
     @pytest.mark.parametrize(
         ("shapes", "choices"),
         [
-            (("N 6 A",), {}),
-            (("N A 7",), {"layout": ["NAC"], "objectness": [0, 1]}),
-            (("N 4 A", "N 3 A"), {"box_format": ["xyxy", "cxcywh"]}),
+            (("N 6 A", None, None), {}),
+            (("N A 7", None, None), {"layout": ["NAC"], "objectness": [0, 1]}),
+            (("N 4 A", "N 3 A", None), {"box_format": ["xyxy", "cxcywh"]}),
             (("N 4 A", "N 3 A", "A 3"), {"box_format": ["ltrb"]}),
             (("N 4 A", "N 3 A", "A 3"), {"box_format": ["yolox"], **ROUNDED}),
             (("N 8 A", "N 3 A", "A 3"), {"box_format": ["ltrb"], "bins": [2], **ROUNDED}),
         ],
     )
-    def test_drawn(self, handler: Handler, shapes: tuple[str, ...], choices: dict[str, Any]) -> None:
+    def test_drawn(self, handler: Handler, shapes: tuple[str | None, ...], choices: dict[str, Any]) -> None:
         """What is drawn is full of equal scores, of empty boxes and of boxes inside out."""
         tally = check_over(
             handler,

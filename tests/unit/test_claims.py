@@ -93,7 +93,7 @@ class TestVerification:
         ("given", "expected"),
         [
             ((), "TypeError: the translator gave 0 outputs, and the node has 1"),
-            (None, "TypeError: nothing is not an array that MLX can hold"),
+            (None, "TypeError: the function <lambda> returned nothing: is a `return` missing?"),
             ("text", "TypeError: a str is not an array that MLX can hold"),
         ],
     )
@@ -125,8 +125,8 @@ class TestVerification:
         ids=lambda error: type(error).__name__,
     )
     def test_errors_that_no_size_explains(self, error: Exception, of: Node) -> None:
-        text = f"its translation failed on stand-in inputs: {type(error).__name__}: {error} [pack]"
-        assert reason(lambda X: raise_(error), of) == text
+        text = f"its translation failed on stand-in inputs: {type(error).__name__}: {error} (test_claims.py:"
+        assert reason(lambda X: raise_(error), of).startswith(text)
 
     @pytest.mark.parametrize("error", [ValueError, IndexError, ZeroDivisionError])
     def test_errors_that_sizes_may_explain(self, error: type[Exception]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, get_type_hints
 
 import mlx.core as mx
@@ -269,7 +270,30 @@ class TestConditions:
 
         assert handler.reason(node("float32", "int64")) == "the axis is not constant"
         assert handler.reason(node("float32", "int64", constants={"x1": np.array(1)})) is None
-        assert constant_axis is handler._conditions[0]  # still a function, to be used for other handlers
+        assert isinstance(constant_axis, FunctionType)  # to be used for other handlers too
+
+    def test_attributes_by_keyword_with_their_defaults(self) -> None:
+        handler = op("Op")(lambda X, *, axis=-1, mode, k=None: X)
+        seen: list[tuple[int, str]] = []
+
+        @handler.condition
+        def of_mode(given: Node, *, axis: int, mode: str) -> None:
+            seen.append((axis, mode))
+            given.require(axis < 2, f"axis {axis}")
+
+        assert handler.reason(node("float32", mode="a")) is None
+        assert handler.reason(node("float32", mode="b", axis=3)) == "axis 3"
+        assert handler.reason(node("float32")) == "attribute mode is required, and absent"
+        assert seen == [(-1, "a"), (3, "b")]
+
+    def test_an_attribute_that_the_function_does_not_have(self) -> None:
+        handler = op("Op")(lambda X, *, axis=-1: X)
+        with pytest.raises(ContractError, match="a condition asks for the attribute axes, which the function does not"):
+            handler.condition(lambda given, *, axes: None)
+        others = op("Op")(lambda X, **attributes: X)
+        others.condition(lambda given, *, axes=2: given.require(axes == 1, f"axes {axes}"))
+        assert others.reason(node("float32", axes=1)) is None
+        assert others.reason(node("float32")) == "axes 2"
 
     def test_decline_by_raising(self) -> None:
         handler = op("Op")(lambda X: X)
@@ -315,7 +339,7 @@ class TestBrokenContracts:
         [
             (lambda: op("Op", dtypes={"Y": FLOATS})(_two), r"_two: dtypes= names no input of the function: \['Y'\]"),
             (lambda: op("Op", dtypes={"axis": FLOATS})(_two), r"names no input of the function: \['axis'\]"),
-            (lambda: op("Op", dtypes={"float"})(_two), "_two: dtypes= takes sets of element type names, not 'float'"),
+            (lambda: op("Op", dtypes={"float"})(_two), "_two: dtypes= takes sets of element types, not 'float'"),
             (lambda: op("Op", dtypes={"a": {"fp16"}})(_two), "not 'fp16'"),
             (lambda: op("Op", dtypes="float32")(_two), "not 'float32'"),
             (lambda: op("Op", dtypes={"a": "float32"})(_two), "not 'float32'"),

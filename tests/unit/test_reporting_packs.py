@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from reporting_models import parsed, reported
+from reporting_models import registry_of as packs_of
 from rich.console import Console
 
 from opgraft.ops import FLOATS, Host, hookimpl, op
 from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.reporting.coverage import MissedVersion
 from opgraft.reporting.packs import operators_text, summaries_of_handlers, summaries_of_packs
-from opgraft.reporting.terminal import render_handlers, render_packs
+from opgraft.reporting.terminal import render_handlers, render_packs, summary
 
 
 @op("Exp", dtypes=FLOATS)
@@ -142,3 +145,23 @@ def test_all_about_a_handler() -> None:
 def test_of_one_pack_only() -> None:
     (found,) = summaries_of_handlers(registry_of(""), "ai.onnx::Exp", "fast")
     assert (found.pack, found.versions, found.wrappers) == ("fast", "13-", ("watcher",))
+
+
+def test_versions_that_a_pack_has_no_handler_of() -> None:
+    conv = op("Conv", since=22)(lambda X, W, B=None: X)
+    old = op("Conv", since=1, until=10)(lambda X, W, B=None: X)
+    registry = Registry([Pack("mine", plugins=(conv,))], parse_policy("", "registry.yaml"))
+    (found,) = summaries_of_handlers(registry, "ai.onnx::Conv")
+    assert found.missed == (1, 11)
+    assert "versions without a handler in mine  1, 11" in shown(render_handlers([found]))
+    both = Registry([Pack("mine", plugins=(conv, old))], parse_policy("", "registry.yaml"))
+    assert [each.missed for each in summaries_of_handlers(both, "ai.onnx::Conv")] == [(11,), (11,)]
+
+
+def test_a_report_tells_of_nodes_that_a_pack_missed_for_their_version() -> None:
+    newest, old = op("Relu", since=22)(lambda X: X), op("Relu")(lambda X: X)
+    model = parsed("g (float[2] x) => (float[2] z) { y = Relu(x) z = Relu(y) }")
+    coverage = reported(model, packs_of("packs: [mine, other]", mine=[newest], other=[old])).coverage
+    assert coverage.missed_versions == (MissedVersion("mine", "ai.onnx::Relu", 14, "22-", 2),)
+    expected = "the pack mine was not asked for 2 x ai.onnx::Relu: the model has its version 14, the pack handlers of "
+    assert any(line.startswith(expected + "versions 22-") for line in summary(coverage))

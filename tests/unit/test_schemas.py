@@ -121,6 +121,11 @@ def test_a_kind_that_cannot_be_told(function: Translator) -> None:
         (("Y?", "Z"), "stands after an optional one"),
         (("a b",), "takes names"),
         ((3,), "takes names"),
+        (("Y?...",), "takes names"),
+        (("Y...?",), "takes names"),
+        (("Y??",), "takes names"),
+        (("Y.",), "takes names"),
+        (("?",), "takes names"),
         ({"Y": "float33"}, "'float33' is neither an element type nor an input"),
         ({"Y": "string"}, "'string' is neither an element type nor an input"),
     ],
@@ -128,6 +133,26 @@ def test_a_kind_that_cannot_be_told(function: Translator) -> None:
 def test_outputs_that_cannot_be(outputs: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message):
         make(lambda X: X).schema(outputs=outputs)
+
+
+@pytest.mark.parametrize("default", [2**70, -(2**63) - 1, 2**63, 1e39, -4e38, (1, 2**64), [1.0, 1e40]])
+def test_defaults_beyond_what_an_attribute_holds(default: Any) -> None:
+    with pytest.raises(ContractError, match=r"attribute a: its default .* is beyond what an attribute holds"):
+        make(lambda X, *, a=default: X)
+
+
+@pytest.mark.parametrize("default", [2**63 - 1, -(2**63), float("inf"), 3.4e38, (1, 2), None, "text", True])
+def test_defaults_that_an_attribute_holds(default: Any) -> None:
+    assert make(lambda X, *, a=default: X).signature.attributes == {"a": default}
+
+
+def _of_another_kind(X: Any, *, a: int = 1.5) -> Any:  # type: ignore[assignment]
+    return X
+
+
+def test_a_default_of_another_kind_than_its_annotation() -> None:
+    with pytest.raises(ContractError, match=r"attribute a is of the kind INT, and its default, 1\.5, is not"):
+        make(_of_another_kind).schema()
 
 
 def _of_sequences(X: Tensors) -> Any:
@@ -227,8 +252,21 @@ def test_nothing_is_inferred_of_what_no_handler_takes() -> None:
 def test_an_inference_that_fails_names_node_operator_and_pack() -> None:
     handler = make(lambda X: X.reshape(7, 7))
     handler.schema()
-    with pytest.raises(ContractError, match=r"the inference of acme::It \[acme\] failed for node 'it': ValueError"):
+    with pytest.raises(ContractError, match=r"acme::It \[acme\], node 'it': the inference failed: ValueError"):
         inferred(handler, ("float32", ("N",)))
+
+
+def test_what_a_handler_declines_is_told_in_its_own_words_where_no_inference_can_be() -> None:
+    handler = make(lambda X: X.reshape(7, 7))
+    handler.schema()
+
+    @handler.condition
+    def _(node: Node) -> None:
+        node.require(node.shape(0) == (7, 7), "X must be 7 x 7")
+
+    with pytest.raises(ContractError, match=r"node 'it': X must be 7 x 7 \(which is why the inference failed: "):
+        inferred(handler, ("float32", ("N",)))
+    assert inferred(handler, ("float32", (7, 7))) == [("float32", (7, 7))]
 
 
 def test_declared_element_types_stand_beside_shapes_by_translation() -> None:
@@ -453,3 +491,20 @@ def test_the_doctor_says_what_is_left_out(broken: Any) -> None:
     found: Mapping[str, doctor.Check] = {check.name: check for check in doctor.checks()}
     assert not found["registry"].good
     assert "com.microsoft::Gelu is left out" in found["registry"].detail
+
+
+def test_an_operator_that_nobody_defines_is_told_of_with_the_likeliest_one() -> None:
+    registry = Registry([Pack("acme", plugins=(op("acme::TopMean")(lambda X: X),))], parse_policy("", "registry.yaml"))
+    handler = op("acme::TopMean")(lambda X: X)
+    handler.schema()
+    defining = Registry([Pack("acme", plugins=(handler,))], parse_policy("", "registry.yaml"))
+    model = helper.make_model(
+        helper.make_graph([helper.make_node("TopMeen", ["x"], ["y"], domain="acme")], "g", [], []),
+        opset_imports=[helper.make_opsetid("acme", 1)],
+    )
+    assert schemas.unknown_operators(model, defining) == [
+        "acme::TopMeen: no installed pack defines it (did you mean acme::TopMean?)"
+    ]
+    assert schemas.unknown_operators(model, registry) == [
+        "acme::TopMeen: no installed pack defines it (`opgraft packs` lists them)"
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +15,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
+import opgraft.testing.over
 from opgraft.errors import ContractError, ModelError, TranslationError
 from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX
 from opgraft.ops import FLOATS, Handler, Host, Output, op
@@ -349,12 +352,12 @@ class TestCheckOver:
             self.check(handler)
         with pytest.raises(AssertionError, match=r"too few were compared.*refused=100"):
             check_over(
-                self.scaled(), "N", output_types=["float32"], dtypes={"float32"}
+                self.scaled(), "N", None, output_types=["float32"], dtypes={"float32"}
             )  # ONNX Runtime's CPU provider has no such operator
 
     def test_a_reference_that_fails_is_told(self) -> None:
         with pytest.raises(ZeroDivisionError):
-            check_over(self.scaled(), "N", reference=lambda X: 1 / 0)
+            check_over(self.scaled(), "N", None, reference=lambda X: 1 / 0)
 
     def test_what_a_translator_keeps_of_one_run_shows_in_the_next(self) -> None:
         @op("own::Kept", dtypes={"float32"})
@@ -385,6 +388,142 @@ class TestCheckOver:
     def test_texts_that_are_no_shape(self, text: str) -> None:
         with pytest.raises(ValueError, match="is no shape"):
             check_over("Relu", text)
+
+
+class TestWhatAuthorsSee:
+    """The author's own error, and a call that shows the failure again."""
+
+    def test_the_error_of_a_claim_that_cannot_be_translated(self) -> None:
+        def broken(X: Any) -> Any:
+            return X + undefined  # type: ignore[name-defined]  # noqa: F821
+
+        line = broken.__code__.co_firstlineno + 1
+        with pytest.raises(AssertionError, match=rf"\(test_testing\.py:{line}\)") as caught:
+            check_node(op("Relu")(broken), X)
+        assert isinstance(caught.value.__cause__, NameError)
+        with pytest.raises(AssertionError) as caught:
+            check_declined(op("Relu")(broken), X, because="something else")
+        assert isinstance(caught.value.__cause__, NameError)
+        with pytest.raises(AssertionError) as caught:
+            check_over(op("own::Relu")(broken), "N", reference=lambda X: X)
+        assert isinstance(caught.value.__cause__, NameError)
+
+    def test_the_error_of_a_condition(self) -> None:
+        handler = op("Relu")(lambda X: X)
+        handler.condition(lambda node: node.no_such_thing)
+        with pytest.raises(AssertionError, match="its claim failed: AttributeError") as caught:
+            check_node(handler, X)
+        assert isinstance(caught.value.__cause__, AttributeError)
+
+    def test_the_error_of_a_run(self) -> None:
+        def reshape(data, shape: Host):  # type: ignore[no-untyped-def]
+            raise ValueError("not today")
+
+        with pytest.raises(TranslationError, match=r"ValueError: not today \(test_testing\.py:\d+\)\. Its") as caught:
+            check_node(op("Reshape")(reshape), X, np.array([3, 1]))
+        assert str(caught.value.__cause__) == "not today"
+
+    def test_a_missing_return(self) -> None:
+        def relu(X: Any) -> None:
+            mx.maximum(X, 0)
+
+        with pytest.raises(AssertionError, match="the function relu returned nothing: is a `return` missing"):
+            check_node(op("Relu")(relu), X)
+
+    def test_the_call_that_fails_is_one_line_that_fails_again(self) -> None:
+        def halved(X: Any, *, alpha: float = 1.0) -> Any:
+            return X * 2 if X.ndim < 2 or alpha == 1.0 else X
+
+        def reference(X: Any, alpha: float = 1.0) -> Any:
+            return X * 2
+
+        handler = op("own::Halved", dtypes={"float32"})(halved)
+        with pytest.raises(AssertionError) as caught:
+            check_over(
+                handler, "... N", attributes={"alpha": [..., 2.0]}, reference=reference, output_types=["float32"]
+            )
+        (note,) = caught.value.__notes__
+        title, call = note.splitlines()
+        assert title == "To see it again:"
+        assert call.startswith("check_node(halved, np.") and "reference=reference" in call and "alpha=2.0" in call
+        names = {"check_node": check_node, "halved": handler, "np": np, "reference": reference}
+        with pytest.raises(AssertionError, match="off by"):
+            exec(call, names)
+
+    def test_the_search_for_a_simpler_node_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(opgraft.testing.over, "SHRINK_SECONDS", 0.5)
+
+        def slow(X: Any) -> Any:
+            time.sleep(0.05)
+            return X + 1
+
+        started = time.monotonic()
+        with pytest.raises(AssertionError, match="off by"):
+            check_over(op("own::Slow", dtypes={"float32"})(slow), "... N", reference=lambda X: X, sizes=(3, 5))
+        assert time.monotonic() - started < 5
+
+    def test_an_input_without_a_shape(self) -> None:
+        handler = op("own::Scaled")(lambda X, Y=None: X)
+        with pytest.raises(ValueError, match="no shape for input Y: give one, as in 'N D\\?' where it may be left out"):
+            check_over(handler, "N", reference=lambda X: X)
+
+    def test_an_optional_input_is_drawn_present_and_absent(self) -> None:
+        seen: set[bool] = set()
+
+        def reference(X: Any, Y: Any = None) -> Any:
+            seen.add(Y is None)
+            return X
+
+        check_over(op("own::Same", dtypes={"float32"})(lambda X, Y=None: X), "N", "N?", reference=reference)
+        assert seen == {True, False}
+
+
+class TestCountsOfOutputs:
+    def test_are_those_of_the_schema(self) -> None:
+        assert len(node_model("TopK", [X, np.array([1])]).graph.output) == 2
+        assert len(node_model("LSTM", [X]).graph.output) == 1
+        assert len(node_model("BatchNormalization", [X] * 5).graph.output) == 1
+        assert len(node_model("com.microsoft::DynamicQuantizeMatMul", [X, X]).graph.output) == 1
+        assert len(node_model("own::Unknown", [X]).graph.output) == 1
+
+    def test_are_those_of_a_pack_s_schema(self) -> None:
+        both = op("own::Both", dtypes=FLOATS)(lambda X: (X, -X, X + X))
+        both.schema(outputs=("a", "b", "c?"))
+        assert len(check_node(both, X, reference=[X, -X])) == 2
+        assert len(check_node(both, X, reference=lambda X: (X, -X, X + X))) == 3
+        assert len(check_node("own::Both", X, reference=[X, -X], registry=registry_of(both))) == 2
+        check_over(both, "N", reference=lambda X: (X, -X), examples=10)
+
+    def test_that_do_not_fit(self) -> None:
+        one = op("own::One")(lambda X: X)
+        with pytest.raises(AssertionError, match="outputs: 1 of the model, 2 of the reference; outputs=N gives"):
+            check_node(one, X, outputs=1, reference=[X, X], output_types=["float32"])
+
+
+class TestTolerances:
+    @pytest.mark.parametrize(
+        ("dtype", "good", "bad"),
+        [("float64", 5e-11, 1e-9), ("float32", 5e-6, 1e-4), ("float16", 1.5e-3, 1e-2), ("bfloat16", 1e-2, 5e-2)],
+    )
+    def test_are_those_of_the_element_type(self, dtype: str, good: float, bad: float) -> None:
+        x = np.array([0.5, 1], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        for error, fits in ((good, True), (bad, False)):
+            nearly = op("own::Same")(lambda X, error=error: X + mx.array(error, X.dtype))
+            with nullcontext() if fits else pytest.raises(AssertionError, match="off by"):
+                check_node(nearly, x, reference=[x], output_types=[dtype])
+
+    def test_attributes_whose_names_the_kit_has(self) -> None:
+        seen: list[Any] = []
+
+        @op("own::Odd", dtypes={"float32"})
+        def odd(X, *, opset=1, outputs="a"):  # type: ignore[no-untyped-def]
+            seen.append((opset, outputs))
+            return X
+
+        model = {"output_types": ["float32"], "attributes": {"opset": 7, "outputs": "b"}}
+        check_node(odd, X, reference=[X], **model)
+        check_node(odd, X, reference=lambda X, opset, outputs: X, **model)
+        assert set(seen) == {(7, "b")}
 
 
 class TestHandlersAlone:

@@ -13,7 +13,7 @@ import onnx
 
 from opgraft.engine.lanes import lane
 from opgraft.engine.verify import stand_ins, translated
-from opgraft.errors import ContractError, text_of
+from opgraft.errors import ContractError
 from opgraft.graph import Dim, Graph, Node, Shape, Value
 from opgraft.graph.element_types import HELD
 from opgraft.graph.onnx_source import graph_of_model
@@ -210,9 +210,19 @@ def _outputs(node: Node, handler: Handler, pack: str) -> list[Output]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # one that exits must not end its host
+        failure = f"the inference failed: {Candidate.of(pack, handler, ()).text_of(error)}"
+        refusal = _refusal(handler, node)
         raise ContractError(
-            f"the inference of {handler.operator} [{pack}] failed for node {node.label!r}: {text_of(error)}"
+            f"{handler.operator} [{pack}], node {node.label!r}: "
+            + (failure if refusal is None else f"{refusal} (which is why {failure})")
         ) from error
+
+
+def _refusal(handler: Handler, node: Node) -> str | None:
+    """Why a handler does not take a node whose outputs it could not infer, in the words of its author."""
+    with suppress(Exception):  # a condition that fails is found when the claim is tried
+        return handler.reason(node)
+    return None
 
 
 def _by_function(node: Node, handler: Handler, inference: Callable[..., Any]) -> list[Output]:

@@ -401,7 +401,7 @@ class Program:
         shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
         return TranslationError(
             f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack {pack!r}: "
-            f"{text_of(error)}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
+            f"{bound.candidate.text_of(error)}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
             f'this handler off in registry.yaml:  ops: {{"{node.operator}": {{deny: ["{pack}"]}}}}'
         )
 

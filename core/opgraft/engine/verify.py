@@ -75,13 +75,30 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a pack raises is its claim's problem
-            text = f"its translation failed on stand-in inputs: {text_of(error)}"
-            failures[text] = Reason(candidate.culprit(error), text, fault=True)
+            text = f"its translation failed on stand-in inputs: {candidate.text_of(error)}"
+            reason = failures[text_of(error)] = Reason(candidate.culprit(error), text, fault=True)
             if not isinstance(error, _OF_SIZES):
-                return failures[text]
+                return reason
     if node.graph.parent is not None or (not exact and len(failures) > 1):
         return None  # no size fitted; a run's own sizes may
     return next(iter(failures.values()))
+
+
+def failure_of(node: Node, registry: Registry, device: str) -> Exception | None:
+    """What a handler of a node raises when it is asked, or tried on stand-in inputs: the error itself, with the lines
+    that led to it. None where none of them raises."""
+    for candidate in registry.candidates(node.operator):
+        try:
+            if not (candidate.covers(node.since_version) and candidate.claim(node=node)) or node.bodies:
+                continue
+            for size in STAND_IN_SIZES:
+                with lane(device):
+                    inputs = stand_ins(node, candidate, size)
+                    if inputs is not None:
+                        translated(node, candidate, inputs, device)
+        except Exception as error:
+            return error
+    return None
 
 
 def stand_ins(node: Node, candidate: Candidate, size: int) -> list[Any] | None:

@@ -17,7 +17,7 @@ from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
 from opgraft.ops.layouts import Layout
-from opgraft.ops.schema import Outputs, Schema, check_inference, kinds_of, outputs_of_declaration
+from opgraft.ops.schema import Outputs, Schema, check_default, check_inference, kinds_of, outputs_of_declaration
 from opgraft.ops.tensors import Tensors
 
 
@@ -36,6 +36,7 @@ Anywhere: TypeAlias = Annotated[Any, Place.ANYWHERE]
 """Marks an input that arrives as it is held, an MLX or a NumPy array: for ops that look at shapes or hand values on."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+Condition = TypeVar("Condition", bound=Callable[..., object])
 
 _REQUIRED: Any = inspect.Parameter.empty
 
@@ -88,6 +89,7 @@ class Signature:
                         f"{_name(function)}: {name} is an attribute; Host and Anywhere mark inputs, and so does Tensors"
                     )
                 self.attributes[name] = parameter.default
+                check_default(f"{_name(function)}: attribute {name}", parameter.default)
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self.extra_attributes = True
             else:
@@ -199,7 +201,7 @@ class Handler:
         self.host_form: HostForm | None = None
         self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
-        self._conditions: list[Callable[[Node], object]] = []
+        self._conditions: list[tuple[Callable[..., object], frozenset[str]]] = []
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", op_type)
 
@@ -223,13 +225,34 @@ class Handler:
         """True where the operator's `version` is one that the handler speaks of at all."""
         return self.since <= version and (self.until is None or version <= self.until)
 
-    def condition(self, predicate: Callable[[Node], object]) -> Callable[[Node], object]:
+    def condition(self, predicate: Condition) -> Condition:
         """Add a claim condition, as a decorator: it raises `Decline` (or calls `node.require`) to decline.
 
         One that returns False declines too, without better words than its own name.
+
+        Args:
+            predicate: takes the node, and those of the attributes that it names as keywords: their values as the
+                translator gets them, with the translator's defaults.
+
+        Raises:
+            ContractError: it names an attribute, without a default of its own, that the translator does not name.
         """
-        self._conditions.append(predicate)
+        self._conditions.append((predicate, self._attributes_of(predicate)))
         return predicate
+
+    def _attributes_of(self, predicate: Callable[..., object]) -> frozenset[str]:
+        """The attributes that a condition asks for."""
+        try:
+            parameters = inspect.signature(predicate).parameters.values()
+        except ValueError:  # a function of C, which takes the node alone
+            return frozenset()
+        asked = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        for each in asked:
+            if each.name not in self.signature.attributes and each.default is _REQUIRED:
+                raise ContractError(
+                    f"{self.__name__}: a condition asks for the attribute {each.name}, which the function does not name"
+                )
+        return frozenset(each.name for each in asked)
 
     @overload
     def host(self, function: F, *, expands: bool = False) -> F: ...
@@ -307,12 +330,19 @@ class Handler:
         if refusal is not None:
             return refusal
         try:
-            for condition in self._conditions:
-                if condition(node) is False:
+            for condition, asked in self._conditions:
+                if condition(node, **self._values(node, asked)) is False:
                     return f"the condition {_name(condition)} does not hold"
         except Decline as decline:
             return str(decline)
         return None
+
+    def _values(self, node: Node, asked: frozenset[str]) -> dict[str, Any]:
+        """Attributes of a node, those among `asked`, with the translator's defaults."""
+        if not asked:
+            return {}
+        values = {**self.signature.attributes, **self.signature.keywords(node)}
+        return {name: value for name, value in values.items() if name in asked and value is not _REQUIRED}
 
     def declines(self, node: Node) -> Iterator[str]:
         """Each way in which `node` asks for what the signature and the schema do not have."""
@@ -345,6 +375,8 @@ class Handler:
             function, takes_context = self.host_form.function, self.host_form.takes_context
         keywords = self.keywords(ctx)
         result = function(ctx, *ctx.inputs, **keywords) if takes_context else function(*ctx.inputs, **keywords)
+        if result is None:
+            raise TypeError(f"the function {self.__name__} returned nothing: is a `return` missing?")
         return result if isinstance(result, tuple | list) else (result,)
 
     def keywords(self, ctx: Context) -> dict[str, Any]:
@@ -429,7 +461,10 @@ def _dtypes_of(
     for given in (every, *by_name.values()):
         unknown = [given] if isinstance(given, str) else sorted(set(given) - ONNX_OF_NAME.keys())
         if unknown:
-            raise ContractError(f"{_name(function)}: dtypes= takes sets of element type names, not {unknown[0]!r}")
+            raise ContractError(
+                f"{_name(function)}: dtypes= takes sets of element types, not {unknown[0]!r}: FLOATS and others "
+                f"of opgraft.ops, or names ({', '.join(sorted(ANY))})"
+            )
     return frozenset(every), {name: frozenset(each) for name, each in by_name.items()}
 
 

@@ -4,6 +4,7 @@ outputs, the kinds of its attributes, and the inference of element types and sha
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -28,6 +29,8 @@ class AttributeKind(Enum):
     STRINGS = 6
     TENSOR = 8
 
+
+_LARGEST_FLOAT: Final = float(np.finfo(np.float32).max)
 
 _SINGLE: Final[dict[Any, AttributeKind]] = {
     bool: AttributeKind.INT,
@@ -150,12 +153,12 @@ def outputs_of_declaration(declared: Outputs, inputs: Collection[str]) -> tuple[
 
 
 def _output(text: Any, dtype: str | None, inputs: Collection[str]) -> OutputParameter:
-    if not isinstance(text, str) or not text.rstrip("?.").isidentifier():
+    mark = next((each for each in ("...", "?") if isinstance(text, str) and text.endswith(each)), "")
+    if not isinstance(text, str) or not text.removesuffix(mark).isidentifier():
         raise ContractError(f"outputs= takes names, as in 'Y', 'mask?' or 'rest...', not {text!r}")
     if dtype is not None and dtype not in HELD and dtype not in inputs:
         raise ContractError(f"outputs=: {dtype!r} is neither an element type nor an input ({', '.join(inputs)})")
-    variadic = text.endswith("...")
-    return OutputParameter(text.rstrip("?."), not variadic and not text.endswith("?"), variadic, dtype)
+    return OutputParameter(text.removesuffix(mark), not mark, mark == "...", dtype)
 
 
 def kinds_of(function: Callable[..., Any], defaults: Mapping[str, Any]) -> dict[str, AttributeKind]:
@@ -168,6 +171,11 @@ def kinds_of(function: Callable[..., Any], defaults: Mapping[str, Any]) -> dict[
     kinds: dict[str, AttributeKind] = {}
     for name, default in defaults.items():
         kind = _kind_of_hint(hints[name]) if name in hints else _kind_of_default(default)
+        if kind is not None and default is not None and not _is_of(kind, _as_read(default)):
+            raise ContractError(
+                f"{function.__qualname__}: attribute {name} is of the kind {kind.name}, and its default, {default!r}, "
+                "is not"
+            )
         if kind is None:
             raise ContractError(
                 f"{function.__qualname__}: the kind of attribute {name} cannot be told; annotate it with int, float, "
@@ -175,6 +183,25 @@ def kinds_of(function: Callable[..., Any], defaults: Mapping[str, Any]) -> dict[
             )
         kinds[name] = kind
     return kinds
+
+
+def check_default(attribute: str, default: Any) -> None:
+    """Make sure that an attribute can have the default that a translator gives it.
+
+    Raises:
+        ContractError: it is, or holds, a number beyond ONNX's: whole ones have 64 bits, others are float32.
+    """
+    for each in default if isinstance(default, list | tuple) else (default,):
+        whole = isinstance(each, int) and not -(2**63) <= each < 2**63
+        if whole or (isinstance(each, float) and _LARGEST_FLOAT < abs(each) < math.inf):
+            raise ContractError(
+                f"{attribute}: its default {each!r} is beyond what an attribute holds, which is an int64 or a float32"
+            )
+
+
+def _as_read(value: Any) -> Any:
+    """A value as a model's attribute would be read."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _kind_of_hint(hint: Any) -> AttributeKind | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
-from opgraft.errors import text_of
+from opgraft.errors import place_of, text_with_place
 from opgraft.graph import Node
 from opgraft.ops.handler import Handler, HostForm, Place
 from opgraft.ops.layouts import Layout
@@ -52,16 +51,23 @@ class Candidate:
         if isinstance(handler, Handler) and not wrappers:
             return cls(pack, handler, handler.claim, handler.decline_reasons, handler.translate)
         hooks = hooks_of(*(plugin for _, plugin in wrappers), handler).hook
-        packages = tuple((_package(plugin), name) for name, plugin in ((pack, handler), *wrappers))
+        packages = tuple((package_of(plugin), name) for name, plugin in ((pack, handler), *wrappers))
         return cls(pack, handler, hooks.claim, hooks.decline_reason, hooks.translate, packages)
 
     def culprit(self, error: BaseException) -> str:
         """The pack to blame for what one of the hooks raised: the handler's, or that of a wrapper around it whose code
         was the last of them all to run."""
-        pack_of = dict(reversed(self.packages))
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        packages = (frame.f_globals.get("__name__", "").partition(".")[0] for frame in reversed(frames))
-        return next((pack_of[package] for package in packages if package in pack_of), self.pack)
+        found = place_of(error, self._pack_of)
+        return self.pack if found is None else self._pack_of[found[0]]
+
+    def text_of(self, error: BaseException) -> str:
+        """What one of the hooks raised, with the line of its pack that it came from."""
+        return text_with_place(error, self._pack_of)
+
+    @property
+    def _pack_of(self) -> dict[str, str]:
+        """The packs by the Python packages of their code; the handler's and its wrappers'."""
+        return {package_of(self.handler): self.pack, **dict(reversed(self.packages))}
 
     def covers(self, version: int) -> bool:
         """True where the operator's `version` is one that the handler speaks of at all."""
@@ -98,12 +104,15 @@ class Claim:
         candidate, reasons: one of them.
         faults: of packs that failed to take it, whether or not another does.
         slow: the packs that took long to decide, with the seconds.
+        missed: the packs that were to be asked before the one that takes it, and whose handlers of its operator are of
+            other versions, with those versions.
     """
 
     candidate: Candidate | None
     reasons: tuple[Reason, ...] = ()
     faults: tuple[Reason, ...] = ()
     slow: tuple[tuple[str, float], ...] = ()
+    missed: tuple[tuple[str, str], ...] = ()
 
 
 class Claimer(Protocol):
@@ -179,8 +188,10 @@ class Registry:
         candidates = self.candidates(node.operator)
         reasons: list[Reason] = []
         slow: list[tuple[str, float]] = []
+        others: list[Candidate] = []
         for candidate in candidates:
             if not candidate.covers(node.since_version):
+                others.append(candidate)
                 continue
             started = time.perf_counter()
             refusals = _refusals(candidate, node, problem_with)
@@ -188,10 +199,11 @@ class Registry:
             if seconds > SLOW_SECONDS:
                 slow.append((candidate.pack, seconds))
             if not refusals:
-                return Claim(candidate, (), _faults(reasons), tuple(slow))
+                return Claim(candidate, (), _faults(reasons), tuple(slow), _missed(node, candidates, others))
             reasons += refusals
         if reasons:
-            return Claim(None, tuple(reasons), _faults(reasons), tuple(slow))
+            missed = _missed(node, candidates, others)
+            return Claim(None, tuple(reasons), _faults(reasons), tuple(slow), missed)
         return Claim(None, self._other_versions(node, candidates) if candidates else self.nobody(node.operator))
 
     def nobody(self, operator: str) -> tuple[Reason, ...]:
@@ -203,8 +215,7 @@ class Registry:
         return held_back or (Reason(None, f"no installed pack has a handler for {operator}"),)
 
     def _other_versions(self, node: Node, candidates: Sequence[Candidate]) -> tuple[Reason, ...]:
-        versions = sorted({getattr(candidate.handler, "versions", "") for candidate in candidates})
-        text = f"version {node.since_version} of {node.operator} has no handler (versions {', '.join(versions)} have)"
+        text = f"version {node.since_version} of {node.operator} has no handler (versions {_versions(candidates)} have)"
         return (Reason(None, text),)
 
     def _build(self, operator: str) -> tuple[Candidate, ...]:
@@ -247,14 +258,28 @@ def _refusals(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a pack's fault must stay the pack's, even where it exits
-        return [Reason(candidate.culprit(error), f"its claim failed: {text_of(error)}", fault=True)]
+        return [Reason(candidate.culprit(error), f"its claim failed: {candidate.text_of(error)}", fault=True)]
+
+
+def _versions(candidates: Sequence[Candidate]) -> str:
+    """The versions that handlers cover, as text."""
+    return ", ".join(sorted({getattr(candidate.handler, "versions", "") for candidate in candidates}))
+
+
+def _missed(node: Node, candidates: Sequence[Candidate], others: Sequence[Candidate]) -> tuple[tuple[str, str], ...]:
+    """See `Claim.missed`; `others` are the handlers of other versions that came up."""
+    if not others:
+        return ()
+    asked = {candidate.pack for candidate in candidates if candidate.covers(node.since_version)}
+    packs = dict.fromkeys(candidate.pack for candidate in others if candidate.pack not in asked)
+    return tuple((pack, _versions([each for each in candidates if each.pack == pack])) for pack in packs)
 
 
 def _faults(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
     return tuple(reason for reason in reasons if reason.fault) if reasons else ()
 
 
-def _package(plugin: OpPlugin) -> str:
+def package_of(plugin: OpPlugin) -> str:
     """The top-level Python package that a plugin's code is in."""
     code: Any = plugin.function if isinstance(plugin, Handler) else type(plugin)
     return str(getattr(code, "__module__", "")).partition(".")[0]

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeGuard
 
 import pluggy
 
-from opgraft.errors import ContractError, text_of
+from opgraft.errors import ContractError, text_of, text_with_place
 from opgraft.graph import normalized_domain
 from opgraft.ops import Handler
 from opgraft.ops.arrays import compute
@@ -103,13 +103,18 @@ def load_pack(declared: Pack) -> Pack:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a pack that exits at import must not end its host
-        return replace(declared, error=text_of(error))
+        return replace(declared, error=text_with_place(error, {_package(declared.module)}))
     return replace(declared, plugins=plugins)
+
+
+def _package(module: str) -> str:
+    """The top-level Python package of a pack's module, which may name an object in it."""
+    return module.partition(":")[0].partition(".")[0]
 
 
 def _compute_globals(module: str) -> None:
     """Compute the arrays that the modules of a pack keep: runs in other threads read them."""
-    package = module.partition(":")[0].partition(".")[0]
+    package = _package(module)
     for name, found in list(sys.modules.items()):
         if name == package or name.startswith(f"{package}."):
             compute(dict(vars(found)))

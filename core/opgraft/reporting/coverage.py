@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,24 @@ class SlowClaim:
 
 
 @dataclass(frozen=True)
+class MissedVersion:
+    """Nodes of a version of their operator that a pack has no handler for, though it has handlers of others.
+
+    Attributes:
+        pack, operator: whose handlers, and of what.
+        version: of the nodes.
+        versions: those that the pack's handlers cover.
+        count: how many nodes.
+    """
+
+    pack: str
+    operator: str
+    version: int
+    versions: str
+    count: int
+
+
+@dataclass(frozen=True)
 class OperatorCoverage:
     """One operator of the model."""
 
@@ -87,6 +106,7 @@ class Coverage:
         subgraphs: the number of nodes of each subgraph that is fused, largest first; bodies count with their owners.
         faults: of packs, whether or not another took the nodes.
         slow_claims: the claims that took longer than 50 ms, slowest first.
+        missed_versions: of operators, where a pack has handlers of other versions only.
     """
 
     model: str
@@ -97,6 +117,7 @@ class Coverage:
     subgraphs: tuple[int, ...]
     faults: tuple[Fault, ...] = ()
     slow_claims: tuple[SlowClaim, ...] = ()
+    missed_versions: tuple[MissedVersion, ...] = ()
 
     @property
     def claimed(self) -> int:
@@ -137,7 +158,8 @@ def coverage_of(
     decisions = [each.decision for each in placements]
     slow = sorted(_slow_claims(decisions), key=lambda claim: -claim.seconds)
     subgraphs = tuple(sorted(sizes.values(), reverse=True))
-    return Coverage(model, source, note, device, operators, subgraphs, _faults(decisions), tuple(slow))
+    missed = tuple(MissedVersion(*key, count) for key, count in Counter(_missed_versions(decisions)).items())
+    return Coverage(model, source, note, device, operators, subgraphs, _faults(decisions), tuple(slow), missed)
 
 
 def replaced_functions(passes: Sequence[Decisions]) -> tuple[ReplacedFunction, ...]:
@@ -170,6 +192,14 @@ def _slow_claims(decisions: Iterable[Decision]) -> Iterator[SlowClaim]:
         for pack, seconds in decision.slow:
             yield SlowClaim(pack, decision.node.operator, decision.node.label, seconds)
         yield from _slow_claims(decision.inner)
+
+
+def _missed_versions(decisions: Iterable[Decision]) -> Iterator[tuple[str, str, int, str]]:
+    """Pack, operator, version and the pack's versions, once for each node."""
+    for decision in decisions:
+        for pack, versions in decision.missed:
+            yield pack, decision.node.operator, decision.node.since_version, versions
+        yield from _missed_versions(decision.inner)
 
 
 def _by_operator(decisions: Iterable[Decision]) -> tuple[OperatorCoverage, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opgraft.graph.element_types import described
@@ -13,6 +13,7 @@ from opgraft.ops.handler import Input, Place
 from opgraft.registry import Candidate, Pack, Registry
 from opgraft.registry.dispatch import only_wraps
 from opgraft.reporting.wording import counted
+from opgraft.schemas import known_schemas
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class HandlerSummary:
         attributes: each attribute's name and default; None where it is required.
         on_host: True where shape arithmetic can be done by it in NumPy.
         wrappers: the packs that wrap it, outermost first.
+        missed: the versions of the operator that its pack has no handler for.
     """
 
     operator: str
@@ -59,6 +61,7 @@ class HandlerSummary:
     attributes: tuple[tuple[str, str | None], ...]
     on_host: bool
     wrappers: tuple[str, ...]
+    missed: tuple[int, ...] = ()
 
 
 def summaries_of_packs(registry: Registry, installed: Sequence[Pack]) -> list[PackSummary]:
@@ -117,7 +120,19 @@ def operators_text(pack: Pack) -> str:
 
 def summaries_of_handlers(registry: Registry, operator: str, pack: str | None = None) -> list[HandlerSummary]:
     """A summary of each handler of an operator, in the order in which they are asked; of one pack only, if given."""
-    return [_handler(operator, each) for each in registry.candidates(operator) if pack is None or each.pack == pack]
+    candidates = registry.candidates(operator)
+    return [
+        replace(_handler(operator, each), missed=_missed(operator, each.pack, candidates))
+        for each in candidates
+        if pack is None or each.pack == pack
+    ]
+
+
+def _missed(operator: str, pack: str, candidates: Sequence[Candidate]) -> tuple[int, ...]:
+    """The versions that ONNX Runtime knows of an operator and a pack does not."""
+    versions = [int(schema.since_version) for schema in known_schemas(operator)]
+    own = [each for each in candidates if each.pack == pack]
+    return tuple(version for version in versions if not any(each.covers(version) for each in own))
 
 
 def _handler(operator: str, candidate: Candidate) -> HandlerSummary:

@@ -41,6 +41,11 @@ def summary(coverage: Coverage) -> Iterable[str]:
     for claim in coverage.slow_claims[:SLOW_CLAIMS_SHOWN]:
         where = f"{claim.operator} {claim.node!r}"
         yield printable(f"the pack {claim.pack} took {1000 * claim.seconds:.0f} ms to decide about {where}")
+    for missed in coverage.missed_versions:
+        yield printable(
+            f"the pack {missed.pack} was not asked for {missed.count} x {missed.operator}: the model has its version "
+            f"{missed.version}, the pack handlers of versions {missed.versions}"
+        )
 
 
 def operators_table(operators: Iterable[OperatorCoverage]) -> Table:
@@ -161,6 +166,7 @@ def render_handlers(handlers: Sequence[HandlerSummary]) -> RenderableType:
             *((f"attribute {name}", default or "required") for name, default in each.attributes),
             ("shape arithmetic", "on the host too" if each.on_host else ""),
             ("wrapped by", ", ".join(each.wrappers)),
+            (f"versions without a handler in {each.pack}", ", ".join(map(str, each.missed))),
         ]
         for label, text in rows:
             if text:

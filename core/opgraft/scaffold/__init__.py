@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import keyword
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,13 @@ class PackDraft:
         name: of the distribution and of the pack.
         module: the Python package.
         operators: its operators, each once.
+        opgraft: what pip installs opgraft from.
     """
 
     name: str
     module: str
     operators: tuple[OperatorDraft, ...]
+    opgraft: str = "opgraft[cpu]"
 
     @property
     def imports(self) -> list[str]:
@@ -65,7 +69,18 @@ def draft_pack(name: str, operators: Sequence[str]) -> PackDraft:
     for draft in drafts.values():
         if functions.count(draft.function) > 1:
             raise ModelError(f"two of the operators would be the function {draft.function!r}: make them two packs")
-    return PackDraft(name, module, tuple(drafts.values()))
+    return PackDraft(name, module, tuple(drafts.values()), _source_of_opgraft())
+
+
+def _source_of_opgraft() -> str:
+    """What pip installed opgraft from, as it takes it again: an index, an address, or a folder."""
+    for found in distributions(name="opgraft"):
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if "url" in origin:
+            version_control = origin.get("vcs_info", {})
+            address = f"{version_control['vcs']}+{origin['url']}" if version_control else origin["url"]
+            return f"opgraft[cpu] @ {address}"
+    return "opgraft[cpu]"
 
 
 def _is_foreign(module: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ import onnx
 from onnx.helper import get_attribute_value
 
 from opgraft.errors import ModelError
-from opgraft.graph import ONNX_DOMAIN, normalized_domain
+from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph import element_types as types
-from opgraft.host.requirements import require_onnxruntime
 from opgraft.registry.packs import full_operator
+from opgraft.schemas import known_schemas
 
 _OPERATOR = re.compile(r"[A-Za-z_][\w.\-]*::[A-Za-z_]\w*", re.ASCII)
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
@@ -29,28 +30,34 @@ class OperatorDraft:
 
     Attributes:
         operator: `domain::OpType`.
-        since: the newest version of its schema; 1 where there is none.
+        since: the first version whose nodes this signature takes; 1 where there is no schema.
+        until: the last version, of an operator that ONNX has given up; else None.
+        newest: the version whose schema this is.
         function: a Python name for its translator.
         parameters: its signature as Python source, inputs first.
-        inputs: an element type for each input that cannot be left out.
+        inputs: an element type, as Python source, for each input that a node must give; None for one among them that it
+            may leave out.
         required: the attributes that cannot be left out, with a value each, as Python source.
         dtypes: source of the element types that its inputs take; None for any.
         is_new: True where ONNX Runtime has no schema of it, so that the pack must declare it.
     """
 
     operator: str
-    since: int
     function: str
     parameters: str
-    inputs: tuple[str, ...]
-    required: tuple[tuple[str, str], ...]
+    inputs: tuple[str | None, ...]
     dtypes: str | None
-    is_new: bool
+    since: int = 1
+    until: int | None = None
+    newest: int = 1
+    required: tuple[tuple[str, str], ...] = ()
+    is_new: bool = False
 
     @property
     def decorator(self) -> str:
+        until = f", until={self.until}" if self.until else ""
         dtypes = f", dtypes={self.dtypes}" if self.dtypes else ""
-        return _wrapped("@op(", f'"{self.name}", since={self.since}{dtypes}', ")")
+        return _wrapped("@op(", f'"{self.name}", since={self.since}{until}{dtypes}', ")")
 
     @property
     def definition(self) -> str:
@@ -77,26 +84,89 @@ def draft_of(name: str) -> OperatorDraft:
         raise ModelError(f"{name!r} is not the name of an operator: write domain::OpType, as in acme::Mish")
     domain, _, op_type = operator.rpartition("::")
     function = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op_type).lower()
-    schema = _schema(domain, op_type)
-    if schema is None and domain == ONNX_DOMAIN:
+    schemas = known_schemas(operator)
+    if not schemas and domain == ONNX_DOMAIN:
         raise ModelError(f"ai.onnx has no operator {op_type!r}: name a domain of your own, as in acme::{op_type}")
-    if schema is None:
-        return OperatorDraft(operator, 1, _safe(function), "X, *, alpha: float = 1.0", ("float32",), (), "FLOATS", True)
-    required = [each for each in schema.attributes.values() if each.required]
-    strange = next((each.name for each in required if each.type.name not in _EXAMPLES), None)
-    if strange is not None:
-        raise ModelError(
-            f"{operator} has a body, {strange!r}: see If and Loop in opgraft's own pack for how one is written"
+    if not schemas:
+        return OperatorDraft(
+            operator, _safe(function), "X, *, alpha: float = 1.0", ("np.float32",), "FLOATS", is_new=True
         )
+    current = [each for each in schemas if not each.deprecated]
+    schema = current[-1]
+    _refuse_what_is_not_drafted(operator, schema)
+    given_up = next((each.since_version for each in schemas if each.deprecated), None)
     return OperatorDraft(
         operator,
-        schema.since_version,
         _safe(function),
         _parameters(schema),
-        tuple(_element_type(each) for each in schema.inputs if each.option.name == "Single"),
-        tuple((each.name, _EXAMPLES[each.type.name]) for each in required),
+        _inputs(schema),
         _dtypes(schema),
-        False,
+        since=_first_version(current),
+        until=None if given_up is None else given_up - 1,
+        newest=schema.since_version,
+        required=tuple((each.name, _EXAMPLES[each.type.name]) for each in _attributes(schema) if each.required),
+    )
+
+
+def _refuse_what_is_not_drafted(operator: str, schema: Any) -> None:
+    """Raises:
+    ModelError: the operator has bodies, or inputs and outputs other than tensors of numbers.
+    """
+    bodies = [each.name for each in _attributes(schema) if each.required and each.type.name not in _EXAMPLES]
+    if bodies:
+        raise ModelError(
+            f"{operator} has a body, {bodies[0]!r}: see If and Loop in opgraft's own pack for how one is written"
+        )
+    for each in (*schema.inputs, *schema.outputs):
+        if each.option.name != "Optional" and each.types and not _taken(each):
+            kinds = ", ".join(sorted(each.types)[:3])
+            raise ModelError(f"{operator} has {each.name!r} of {kinds}: {_advice(each)}")
+
+
+def _advice(parameter: Any) -> str:
+    """What to do about a parameter that takes nothing that MLX has."""
+    if any(text.startswith("seq(tensor(") for text in parameter.types):
+        return "see SequenceAt in opgraft's own pack for how a handler takes sequences"
+    if _tensors(parameter) & types.NARROW:
+        return "see DequantizeLinear in opgraft's own pack for how a handler takes types that MLX lacks"
+    return "that is not to be had on MLX, and such nodes stay with the CPU"
+
+
+def _first_version(schemas: Sequence[Any]) -> int:
+    """The first version from which on every node is one of the last version too."""
+    first = newest = schemas[-1]
+    for older in reversed(schemas[:-1]):
+        if not _is_part_of(older, newest):
+            break
+        first = older
+    return int(first.since_version)
+
+
+def _is_part_of(older: Any, newer: Any) -> bool:
+    """True where the newer version of an operator only adds to the older what may be left out: inputs, attributes,
+    outputs. Element types may differ, as long as they have some in common: a handler says by itself which it takes."""
+    attributes = {each.name: each for each in _attributes(newer)}
+    return (
+        _parameters_go_on(older.inputs, newer.inputs)
+        and _parameters_go_on(older.outputs, newer.outputs)
+        and all(
+            each.name in attributes
+            and each.type == attributes[each.name].type
+            and (each.required or each._default_value == attributes[each.name]._default_value)
+            for each in _attributes(older)
+        )
+        and all(not each.required or each.name in older.attributes for each in attributes.values())
+    )
+
+
+def _parameters_go_on(older: Sequence[Any], newer: Sequence[Any]) -> bool:
+    return (
+        len(older) <= len(newer)
+        and all(
+            now.option.name in (was.option.name, "Optional") and not set(was.types).isdisjoint(now.types)
+            for was, now in zip(older, newer, strict=False)
+        )
+        and all(each.option.name == "Optional" for each in newer[len(older) :])
     )
 
 
@@ -128,32 +198,38 @@ def _wrapped(head: str, inner: str, tail: str) -> str:
     return f"{head}\n{lines}\n{tail}"
 
 
-def _schema(domain: str, op_type: str) -> Any:
-    """The newest schema that ONNX Runtime has, or ONNX."""
-    require_onnxruntime()
-    from onnxruntime.capi import onnxruntime_pybind11_state
+def _attributes(schema: Any) -> list[Any]:
+    """Those that are required first."""
+    return sorted(schema.attributes.values(), key=lambda each: (not each.required, each.name))
 
-    found = [
-        schema
-        for schema in onnxruntime_pybind11_state.get_all_operator_schema()
-        if schema.name == op_type and normalized_domain(schema.domain) == domain
-    ]
-    return max(found, key=lambda schema: schema.since_version, default=None)
+
+def _names(schema: Any) -> list[str]:
+    """Names for the inputs, which are the pack's own: an attribute's name stays the attribute's."""
+    return [f"{name}_" if name in schema.attributes else name for name in (_safe(each.name) for each in schema.inputs)]
 
 
 def _parameters(schema: Any) -> str:
     parts: list[str] = []
-    for each in schema.inputs:
-        name, option = _safe(each.name), each.option.name
-        if option == "Variadic":
+    for name, each in zip(_names(schema), schema.inputs, strict=True):
+        if each.option.name == "Variadic":
             parts.append(f"*{name}")
         else:  # after an optional one, Python lets none be required
-            optional = option == "Optional" or any("=" in part for part in parts)
+            optional = each.option.name == "Optional" or any("=" in part for part in parts)
             parts.append(f"{name}=None" if optional else name)
-    attributes = sorted(schema.attributes.values(), key=lambda each: (not each.required, each.name))
+    attributes = _attributes(schema)
     if attributes and not any(part.startswith("*") for part in parts):
         parts.append("*")
     return ", ".join(parts + [_attribute(each) for each in attributes])
+
+
+def _inputs(schema: Any) -> tuple[str | None, ...]:
+    """See `OperatorDraft.inputs`; of a variadic input, as many as there must be, and one at least."""
+    given = [None if each.option.name == "Optional" else _numpy_type(_element_type(each)) for each in schema.inputs]
+    if schema.inputs and schema.inputs[-1].option.name == "Variadic":
+        given += [given[-1]] * (schema.min_input - len(given))
+    while given and given[-1] is None:
+        given.pop()
+    return tuple(given)
 
 
 def _attribute(attribute: Any) -> str:
@@ -174,7 +250,7 @@ def _source(value: Any) -> str:
 
 def _dtypes(schema: Any) -> str | None:
     """Source of the element types that MLX has of what the inputs take: one set for all, or one for each by name."""
-    by_input = {_safe(each.name): _set_source(_taken(each)) for each in schema.inputs}
+    by_input = {name: _set_source(_taken(each)) for name, each in zip(_names(schema), schema.inputs, strict=True)}
     sources = set(by_input.values())
     if len(sources) <= 1:
         return next(iter(sources), None)
@@ -189,14 +265,24 @@ def _set_source(taken: set[str]) -> str | None:
 
 
 def _taken(parameter: Any) -> set[str]:
+    """The element types that the parameter takes and MLX has."""
+    return _tensors(parameter) & types.ANY
+
+
+def _tensors(parameter: Any) -> set[str]:
+    """The element types of tensors that the parameter takes."""
     names = {text.removeprefix("tensor(").removesuffix(")") for text in parameter.types}
-    return {_ELEMENT_TYPES.get(name, name) for name in names} & types.ANY
+    return {_ELEMENT_TYPES.get(name, name) for name in names}
 
 
 def _element_type(parameter: Any) -> str:
-    """One that the parameter takes, and NumPy has."""
-    taken = _taken(parameter) - {"bfloat16"}
-    return "float32" if "float32" in taken else min(taken, default="float32")
+    """One that the parameter takes; bfloat16, which NumPy lacks, where there is no other."""
+    taken = _taken(parameter)
+    return "float32" if "float32" in taken else min(taken - {"bfloat16"} or taken, default="float32")
+
+
+def _numpy_type(name: str) -> str:
+    return f"ml_dtypes.{name}" if name == "bfloat16" else f"np.{name}"
 
 
 def _safe(name: str) -> str:

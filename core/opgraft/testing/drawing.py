@@ -47,14 +47,14 @@ class Drawing:
     """How the inputs of one operator are drawn.
 
     Attributes:
-        forms: a form for each input.
+        forms: a form for each input, None for one that is always left out.
         dtypes: for each input, the element types that it may have. Inputs with the same ones always have the same.
         attributes: for each attribute, the values that it may have; `...` among them stands for leaving it out.
         sizes: the least and the largest size of a dimension that has a name.
         values: the least and the largest element.
     """
 
-    forms: tuple[InputForm, ...]
+    forms: tuple[InputForm | None, ...]
     dtypes: tuple[tuple[str, ...], ...]
     attributes: Mapping[str, Sequence[Any]]
     sizes: tuple[int, int]
@@ -65,7 +65,9 @@ class Drawing:
         sizes: dict[str, tuple[int, ...]] = {}
         chosen = {types: types[draw(0, len(types) - 1)] for types in dict.fromkeys(self.dtypes)}
         inputs = [
-            None if form.optional and draw(0, 1) == 0 else self._array(draw, form, chosen[types], sizes)
+            None
+            if form is None or (form.optional and draw(0, 1) == 0)
+            else self._array(draw, form, chosen[types], sizes)
             for form, types in zip(self.forms, self.dtypes, strict=True)
         ]
         while inputs and inputs[-1] is None:
