@@ -1,4 +1,4 @@
-"""Activation functions. Attributes default to what ONNX has, which are float32 numbers."""
+"""Activation functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ unary = [row(*each) for each in UNARY]
 
 @op("LeakyRelu", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
-def leaky_relu(X, *, alpha=0.009999999776482582):
+def leaky_relu(X, *, alpha=0.01):
     """X where it is positive, otherwise alpha X. ONNX LeakyRelu-16."""
     return joined(X, alpha * below_zero(X))
 
@@ -72,7 +72,7 @@ def thresholded_relu(X, *, alpha=1.0):
 
 @op("HardSigmoid", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
-def hard_sigmoid(X, *, alpha=0.20000000298023224, beta=0.5):
+def hard_sigmoid(X, *, alpha=0.2, beta=0.5):
     """alpha X + beta, clipped to [0, 1]. ONNX HardSigmoid-22."""
     return mx.clip(alpha * X + beta, 0, 1)
 

@@ -16,6 +16,9 @@ from opgraft.testing import check_declined, check_model, check_node
 from opgraft_ops import normalization
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3, "bfloat16": 1.6e-2}
+DEFAULT = float(np.float32(1e-5))
+"""The default of epsilon: attributes are float32 numbers."""
+
 EPSILON = 2.0**-7
 """Attributes are float32, which holds this exactly."""
 
@@ -50,9 +53,9 @@ def test_layer_normalization(dtype, axis):
     scale, bias = floats(*x.shape[axis:], dtype=dtype), floats(*x.shape[axis:], dtype=dtype, seed=1)
     axes = tuple(range(axis % 3, 3))
     x64, scale64, bias64 = wide(x, scale, bias)
-    normal = standardized(x64, axes, 1e-5)
+    normal = standardized(x64, axes, DEFAULT)
     mean = x64.mean(axes, keepdims=True).astype(np.float32)
-    inverse = (1 / np.sqrt(x64.var(axes, keepdims=True) + 1e-5)).astype(np.float32)
+    inverse = (1 / np.sqrt(x64.var(axes, keepdims=True) + DEFAULT)).astype(np.float32)
     settings = {"opset": 17, "axis": axis, "tolerance": TOLERANCE[dtype]}
     expected = [(normal * scale64 + bias64).astype(x.dtype), mean, inverse]
     check_node("LayerNormalization", x, scale, bias, outputs=3, reference=expected, **settings)
@@ -70,14 +73,14 @@ def test_layer_normalization_broadcasts_scale_and_bias(shape):
 
 def test_layer_normalization_of_hard_rows():
     far = floats(4, 768) + 1000  # the deviation is a thousandth of the mean
-    expected = standardized(*wide(far), (1,), 1e-5).astype(np.float32)
+    expected = standardized(*wide(far), (1,), DEFAULT).astype(np.float32)
     check_node("LayerNormalization", far, np.ones(768, np.float32), reference=[expected], tolerance=1e-4)
     flat = np.full((2, 4), 3, np.float32)
     check_node("LayerNormalization", flat, np.ones(4, np.float32), floats(4))
     for shape in ((0, 4), (2, 0, 4)):
         check_node("LayerNormalization", np.zeros(shape, np.float32), np.ones(4, np.float32))
     large = np.array([[60000, -60000, 60000, 0]], np.float16)
-    expected = standardized(*wide(large), (1,), 1e-5).astype(np.float16)
+    expected = standardized(*wide(large), (1,), DEFAULT).astype(np.float16)
     check_node("LayerNormalization", large, np.ones(4, np.float16), reference=[expected], tolerance=2e-3)
 
 
@@ -86,8 +89,8 @@ def test_kernels_of_the_gpu_give_the_same(dtype, monkeypatch):
     """MLX has its fused normalizations on the CPU too, where they are no faster."""
     x, scale, bias = floats(3, 40, dtype=dtype), floats(40, dtype=dtype), floats(40, dtype=dtype, seed=1)
     x64, scale64, bias64 = wide(x, scale, bias)
-    normal = standardized(x64, (1,), 1e-5)
-    root = np.sqrt(np.square(x64).mean(1, keepdims=True) + 1e-5)
+    normal = standardized(x64, (1,), DEFAULT)
+    root = np.sqrt(np.square(x64).mean(1, keepdims=True) + DEFAULT)
     monkeypatch.setattr(normalization, "on_cpu", lambda: False)
     for operator, inputs, expected in (
         ("LayerNormalization", [scale, bias], normal * scale64 + bias64),
@@ -124,7 +127,7 @@ def test_rms_normalization(dtype, axis):
 
 def test_rms_normalization_gives_the_type_of_its_scale():
     x, scale = floats(3, 4, dtype="float16"), floats(4)
-    expected = x / np.sqrt(np.square(x.astype(np.float64)).mean(1, keepdims=True) + 1e-5) * scale
+    expected = x / np.sqrt(np.square(x.astype(np.float64)).mean(1, keepdims=True) + DEFAULT) * scale
     reference = [expected.astype(np.float32)]
     check_node("RMSNormalization", x, scale, opset=23, output_types=["float32"], reference=reference)
 
@@ -138,7 +141,7 @@ def test_group_normalization(dtype, groups):
     for shape in ((2, 4, 3, 5), (2, 4, 3), (2, 4, 20, 20)):
         x = floats(*shape, dtype=dtype)
         grouped = x.astype(np.float64).reshape(2, groups, -1)
-        normal = standardized(grouped, (2,), 1e-5).reshape(shape)
+        normal = standardized(grouped, (2,), DEFAULT).reshape(shape)
         for opset, count in ((18, groups), (21, 4)):
             scale, bias = floats(count, dtype=dtype), floats(count, dtype=dtype, seed=1)
             per_channel = [by_channel(np.repeat(each, 4 // count), len(shape)) for each in wide(scale, bias)]
@@ -187,7 +190,7 @@ def test_batch_normalization(dtype, opset, constant):
 
 def test_batch_normalization_before_version_7():
     x, vector = floats(2, 3, 4), np.abs(floats(3))
-    expected = (x - by_channel(vector, 3)) / np.sqrt(by_channel(vector, 3) + 1e-5) * by_channel(vector, 3)
+    expected = (x - by_channel(vector, 3)) / np.sqrt(by_channel(vector, 3) + DEFAULT) * by_channel(vector, 3)
     expected = [expected + by_channel(vector, 3)]
     inputs = [x, vector, vector, vector, vector]
     check_node("BatchNormalization", *inputs, is_test=1, opset=6, reference=expected)
@@ -198,7 +201,7 @@ def test_batch_normalization_before_version_7():
 def test_batch_normalization_for_each_place():
     x = floats(2, 3, 4, 5)
     scale, bias, mean, variance = (np.abs(floats(3, 4, 5, seed=seed)) for seed in range(4))
-    expected = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
+    expected = (x - mean) / np.sqrt(variance + DEFAULT) * scale + bias
     check_node("BatchNormalization", x, scale, bias, mean, variance, spatial=0, opset=7, reference=[expected])
 
 
@@ -221,7 +224,7 @@ def test_batch_normalization_of_mixed_types():
     x, scale, mean = floats(2, 3, 4, dtype="float16"), floats(3), np.abs(floats(3)).astype(np.float64)
     parts = (by_channel(each, 3) for each in wide(scale, mean))
     scale64, mean64 = parts
-    expected = (x.astype(np.float64) - mean64) / np.sqrt(mean64 + 1e-5) * scale64 + scale64
+    expected = (x.astype(np.float64) - mean64) / np.sqrt(mean64 + DEFAULT) * scale64 + scale64
     settings = {"opset": 15, "reference": [expected.astype(np.float16)], "tolerance": TOLERANCE["float16"]}
     check_node("BatchNormalization", x, scale, scale, mean, mean, **settings)
 
@@ -369,3 +372,9 @@ def test_scales_that_reach_beyond_the_input():
         check_refused(operator, x, scale, axis=1, opset=opset, match="does not broadcast to", dynamic=True)
     wide = np.ones(4, np.float32)
     check_refused("GroupNormalization", x, wide, wide, num_groups=1, match="are not for 1 channels", dynamic=True)
+
+
+def test_the_default_of_epsilon_is_a_float32_number():
+    x = np.array([[[0, 0], [0.1276, 0.149]]])
+    expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + DEFAULT)
+    check_node("InstanceNormalization", x, np.ones(2), np.zeros(2), opset=6, tolerance=1e-12, reference=[expected])

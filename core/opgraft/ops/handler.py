@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -102,6 +103,11 @@ class Signature:
             raise ContractError(f"{_name(function)}: dtypes= names no input of the function: {sorted(unknown)}")
         self.variadic = inputs.pop() if inputs and inputs[-1].variadic else None
         self.inputs = tuple(inputs)
+        self._rounded = {
+            name: float(np.float32(default))
+            for name, default in self.attributes.items()
+            if isinstance(default, float) and isfinite(default) and float(np.float32(default)) != default
+        }
         self.required_attributes = tuple(name for name, default in self.attributes.items() if default is _REQUIRED)
 
     def input(self, index: int) -> Input | None:
@@ -109,9 +115,11 @@ class Signature:
         return self.inputs[index] if index < len(self.inputs) else self.variadic
 
     def keywords(self, node: Node) -> dict[str, Any]:
-        """The node's attributes as keyword arguments, defaults filled in by Python itself."""
-        return {
-            name: value for name, value in node.attributes.items() if name in self.attributes or self.extra_attributes
+        """The node's attributes as keyword arguments, defaults filled in by Python itself; but those that are no
+        float32 numbers, as all of ONNX's are, are rounded to one."""
+        given = node.attributes.items()
+        return self._rounded | {
+            name: value for name, value in given if name in self.attributes or self.extra_attributes
         }
 
     def type_declines(self, node: Node) -> Iterator[str]:
