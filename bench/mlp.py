@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-import sys
-import time
-from collections.abc import Callable
-
 import mlx.core as mx
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
+from turns import medians, tell
 
 import opgraft
 
@@ -19,19 +15,18 @@ LAYERS, WIDTH = 8, 256
 
 
 def model(weights: list[np.ndarray], biases: list[np.ndarray]) -> onnx.ModelProto:
-    nodes, initializers = [], []
-    value = "x"
+    nodes, initializers, value = [], [], "x"
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         initializers += [numpy_helper.from_array(weight, f"w{layer}"), numpy_helper.from_array(bias, f"b{layer}")]
         nodes.append(helper.make_node("Gemm", [value, f"w{layer}", f"b{layer}"], [f"h{layer}"]))
         nodes.append(helper.make_node("Relu", [f"h{layer}"], [f"r{layer}"]))
         value = f"r{layer}"
-    info = [helper.make_tensor_value_info(name, 1, [1, WIDTH]) for name in ("x", value)]
-    graph = helper.make_graph(nodes, "mlp", info[:1], info[1:], initializers)
+    first, last = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, WIDTH]) for name in ("x", value))
+    graph = helper.make_graph(nodes, "mlp", [first], [last], initializers)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
 
 
-def main() -> int:
+def main() -> None:
     generator = np.random.default_rng(0)
     weights = [(generator.normal(size=(WIDTH, WIDTH)) / 16).astype(np.float32) for _ in range(LAYERS)]
     biases = [generator.normal(size=WIDTH).astype(np.float32) for _ in range(LAYERS)]
@@ -53,21 +48,11 @@ def main() -> int:
         mx.eval(result)
         return np.array(result)
 
-    sides: list[Callable[[], object]] = [lambda: session.run(None, {"x": x}), direct, lambda: cpu.run(None, {"x": x})]
     np.testing.assert_allclose(session.run(None, {"x": x})[0], direct(), rtol=1e-4, atol=1e-4)
-    for _ in range(20):
-        for side in sides:
-            side()
-    seconds: list[list[float]] = [[] for _ in sides]
-    for _ in range(300):
-        for side, taken in zip(sides, seconds, strict=True):
-            began = time.perf_counter()
-            side()
-            taken.append(time.perf_counter() - began)
-    ep, mlx, cpu_ep = (1e6 * statistics.median(each) for each in seconds)
-    print(f"EP {ep:.0f} us, MLX {mlx:.0f} us, CPU EP {cpu_ep:.0f} us: {ep / mlx:.2f}")
-    return 0
+    sides = {"ep": lambda: session.run(None, {"x": x}), "mlx": direct, "cpu": lambda: cpu.run(None, {"x": x})}
+    found = medians(sides, turns=300, warm_ups=30)
+    tell([{"model": "MLP, 8 layers of 256, batch 1", **found}])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

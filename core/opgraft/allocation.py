@@ -34,3 +34,11 @@ def keep_freed_memory() -> bool:
     except AttributeError:  # another C library
         return False
     return all([mallopt(*_TRIM_THRESHOLD), mallopt(*_MMAP_THRESHOLD)])
+
+
+def give_back_freed_memory() -> None:
+    """Have the C library give back to the system what is free now; elsewhere than with glibc, nothing is done."""
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -54,6 +54,11 @@ class ConstantStore:
     def __init__(self) -> None:
         self._device: dict[Hashable, mx.array] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """The size of all that was converted."""
+        return sum(array.nbytes for array in self._device.values())
+
     def device(self, initializer: Initializer) -> mx.array:
         """The constant as an evaluated MLX array."""
         array = self._device.get(initializer.identity)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import mlx.core as mx
 import numpy as np
 
+from opgraft.allocation import give_back_freed_memory
 from opgraft.engine import Program, lane
 from opgraft.errors import ContractError
 from opgraft.graph import Array, Value
@@ -83,13 +84,18 @@ def _count_memory(recording: Recording) -> None:
 
 
 class FusedNode:
-    """The Python side of one OrtNodeComputeInfo."""
+    """The Python side of one OrtNodeComputeInfo.
+
+    Attributes:
+        gives_back_memory: the next run begins by having the C library give back what is free.
+    """
 
     live: ClassVar[dict[Any, FusedNode]] = {}
 
     def __init__(self, program: Program, trace: Session) -> None:
         plan = program.plan
         self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)), trace)
+        self.gives_back_memory = False
         self.pointer = lib.new_OrtNodeComputeInfo()
         FusedNode.live[self.pointer] = self
 
@@ -107,15 +113,23 @@ def _write(context: Any, index: int, result: mx.array | Array, declared: Value) 
         with lane("cpu"):
             result = result.view(mx.uint16)  # NumPy has no bfloat16
             mx.eval(result)
-    elements = np.array(result, copy=False)
-    data = ffi.new("void **")
-    check(lib.open_output(context, index, elements.shape, elements.ndim, data))
+    data, shape = ffi.new("void **"), result.shape
+    check(lib.open_output(context, index, shape, len(shape), data))
     if found != dtype and dtype in PACKED:
-        elements = packed(elements, dtype)
-    np.copyto(array_at(data[0], elements.shape, elements.dtype), elements)
+        result = packed(np.array(result, copy=False), dtype)
+    memory = memoryview(cast(Any, result))
+    if memory.c_contiguous:
+        ffi.memmove(data[0], memory, memory.nbytes)
+    else:
+        elements = np.array(result, copy=False)
+        np.copyto(array_at(data[0], shape, elements.dtype), elements)
 
 
 @callback("OrtNodeComputeInfo_Compute")
 def _compute(this: Any, state: Any, context: Any) -> Any:
-    FusedNode.live[this].computation.run(context)
+    node = FusedNode.live[this]
+    if node.gives_back_memory:
+        node.gives_back_memory = False
+        give_back_freed_memory()
+    node.computation.run(context)
     return OK

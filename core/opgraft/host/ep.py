@@ -28,6 +28,10 @@ _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
 
 
+LARGE_WEIGHTS: Final = 16 * 2**20
+"""With more bytes of weights than this, ONNX Runtime's own copy is worth giving back once it has dropped it."""
+
+
 class ExecutionProvider:
     """The Python side of one OrtEp, which belongs to one session."""
 
@@ -119,6 +123,8 @@ class ExecutionProvider:
             for node in made:
                 node.release()
             raise
+        if made and constants.nbytes > LARGE_WEIGHTS:
+            made[0].gives_back_memory = True
         return [node.pointer for node in made]
 
 
