@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from opgraft.engine import Program, read_model
 from opgraft.engine import compiled as engine_compiled
+from opgraft.engine.fusing import Fusing
 from opgraft.errors import TranslationError
 from opgraft.ops import op
 from opgraft.plan import build_plan
@@ -211,3 +213,24 @@ def test_the_steps_of_a_segment_are_few_enough_for_any_stack():
         threading.stack_size(before)
     assert [each.tolist() for each in done] == [[-3001.0] * 8] * 5
     assert program.compiler.counts.replayed
+
+
+def test_a_trace_in_use_is_fused_in_the_background(monkeypatch):
+    monkeypatch.setattr(engine_compiled, "FUSED_AFTER_REPLAYS", 2)
+    monkeypatch.setattr(engine_compiled, "FUSED_AFTER_SECONDS", 0.0)
+    program, plain = program_of(MLP), program_of(MLP)
+    program.compiler.fusing, plain.compiler = Fusing.LATER, None
+    until = time.monotonic() + 60
+    while not any(trace.fuses and trace.replays for trace in program.compiler._traces.values()):
+        x = rows(2) * (time.monotonic() % 1)
+        np.testing.assert_allclose(outputs(program, x)[0], outputs(plain, x)[0], rtol=1e-6)
+        assert time.monotonic() < until
+    assert program.compiler.counts.traced == 2
+
+
+def test_fused_from_the_start(monkeypatch):
+    monkeypatch.setenv("OPGRAFT_COMPILE", "fused")
+    program = program_of(MLP)
+    assert program.compiler.fusing is Fusing.AT_ONCE
+    found = [outputs(program, rows(2))[0] for _ in range(4)]
+    np.testing.assert_allclose(found[-1], found[0], rtol=1e-6)

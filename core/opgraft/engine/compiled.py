@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import mlx.core as mx
 import numpy as np
 
+from opgraft.engine.background import later
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
-from opgraft.engine.fusing import can_trace, tracing_on
+from opgraft.engine.fusing import Fusing, can_trace, tracing
+from opgraft.engine.lanes import lane
 from opgraft.engine.threads import note_tracing_thread
 from opgraft.errors import TranslationError
 from opgraft.ops.tensors import Tensors
@@ -37,6 +39,10 @@ MOST_BUILDING: Final = 1e-3
 
 LEAST_BUILDING: Final = 10e-6
 """A segment that builds faster than this is not worth a trace."""
+
+FUSED_AFTER_REPLAYS: Final = 16
+FUSED_AFTER_SECONDS: Final = 1.0
+"""On a GPU, a trace that was replayed so often, for so long, is worth compiling kernels for."""
 
 MOST_FORMS: Final = 256
 """With more forms than this, a program begins anew: what is in use is soon traced again."""
@@ -77,10 +83,16 @@ class Trace:
         outputs: the slots of its first results; the others are for `failures`, those of its checks.
         on_host: what it leaves on the host, the same at every run.
         at: the step that is being traced.
+        fuses: its kernels are fused; `asked`: another one, with fused kernels, is on its way.
+        replays: how often it was replayed; `since` when for the first time.
     """
 
     inputs: tuple[int, ...]
     function: Function | None = None
+    fuses: bool = False
+    asked: bool = False
+    replays: int = 0
+    since: float = 0.0
     outputs: tuple[int, ...] = ()
     on_host: tuple[tuple[int, Any], ...] = ()
     failures: tuple[TranslationError, ...] = ()
@@ -106,8 +118,9 @@ class _OfThread(threading.local):
 class Compiler:
     """The compiled execution of one program, in several threads at once."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, fusing: Fusing) -> None:
         self.program = program
+        self.fusing = fusing
         self.counts = Counts()
         self._weights = [inf] * len(program.plan.steps)
         self._breaks: set[int] = set()
@@ -139,6 +152,7 @@ class Compiler:
                 form = self._form(form, frame, segment.writes)
 
     def _record(self, frame: Frame) -> None:
+        self._form(None, frame, range(self.program.plan.first_constant))  # inputs are brought, which is no building
         frame.run.compiles = False  # bodies are weighed as they are when they are traced
         try:
             for number in range(len(self._weights)):
@@ -244,6 +258,9 @@ class Compiler:
                 with self._told(recording, "replay", HIT, segment, frame):
                     results = function(arguments)
             self.counts.replayed += 1
+            trace.replays += 1
+            if self.fusing is Fusing.LATER and not trace.replays % FUSED_AFTER_REPLAYS:
+                self._fuse_later(key, trace, arguments, frame)
         else:
             if here not in seen:  # what comes but once is not traced
                 seen[here] = None
@@ -251,7 +268,8 @@ class Compiler:
                     frame.run.recording.took(MISS, self._key(segment, frame))
                 return False
             if trace is None:
-                trace = self._traces[key] = self._new_trace(segment, frame)
+                trace = self._new_trace(segment, frame, fuses=self.fusing is Fusing.AT_ONCE)
+                self._traces[key] = trace
             seen[here] = trace
             if trace.function is None:
                 return False
@@ -295,11 +313,39 @@ class Compiler:
             told.append(f"{self.program.plan.values[slot].name}: {seen}{elements}")
         return ", ".join(told)
 
-    def _new_trace(self, segment: Segment, frame: Frame) -> Trace:
+    def _fuse_later(self, key: tuple[Segment, int], trace: Trace, arguments: list[mx.array], frame: Frame) -> None:
+        """Have a trace that has been in use for a while made again with fused kernels, in the background."""
+        now = perf_counter()
+        trace.since = trace.since or now
+        if trace.fuses or trace.asked or now - trace.since < FUSED_AFTER_SECONDS:
+            return
+        trace.asked = True
+        fused = self._new_trace(key[0], frame, fuses=True)
+        kinds = [(argument.shape, argument.dtype) for argument in arguments]
+
+        def job() -> None:
+            function = fused.function
+            if function is None:
+                return
+            note_tracing_thread()
+            try:
+                with lane(self.program.device):
+                    with tracing(fuses=True):
+                        results = function([mx.zeros(shape, dtype) for shape, dtype in kinds])
+                    mx.eval(results)  # the kernels are compiled here
+            except Exception:  # it goes on as it was
+                return
+            if self._traces.get(key) is trace:
+                self._traces[key] = fused
+
+        later(job)
+
+    def _new_trace(self, segment: Segment, frame: Frame, *, fuses: bool) -> Trace:
         program = self.program
         known = [(slot, frame.host[slot]) for slot in segment.reads if frame.host[slot] is not None]
         trace = Trace(
-            tuple(slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None)
+            tuple(slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None),
+            fuses=fuses,
         )
         if any(isinstance(value, Tensors) for _, value in known) or not can_trace():
             return trace
@@ -330,7 +376,7 @@ class Compiler:
         step by step, and the step that failed is a graph break from now on."""
         note_tracing_thread()
         try:
-            with tracing_on(self.program.device):
+            with tracing(fuses=trace.fuses):
                 results = function([frame.device[slot] for slot in trace.inputs])
         except BaseException as error:
             trace.function = None  # of a trace that failed, MLX keeps what is no trace

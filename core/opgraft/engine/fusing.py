@@ -1,29 +1,53 @@
-"""Whether MLX may fuse kernels while it traces.
+"""Whether MLX fuses kernels in what it traces, and when.
 
-On a GPU, fusing is what compiling is for. On the CPU each new fused kernel costs most of a second of C++ compiler, and
-gains little: there, traces are replayed without it. MLX has that mode, and no name for it in Python.
+A fused kernel must be compiled once: by nvcc's library on an NVIDIA GPU, by g++ on the CPU, where it takes most of a
+second and gains little. So traces are made without fusing first, which costs nothing; on a GPU a trace that stays in
+use is made again with it, in the background. MLX can trace without fusing, and has no name for it in Python.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 
+SWITCH: Final = "OPGRAFT_COMPILE"
+"""The environment variable: 0 for no traces, `fused` for fused ones from the start; otherwise as is good."""
+
 _WITHOUT_FUSING: Final = 2
 _WITH_EVERYTHING: Final = 3
 _SET_COMPILE_MODE: Final = "_ZN3mlx4core16set_compile_modeENS0_11CompileModeE"
 
+_mode = threading.Lock()
+"""Held while something is traced: the mode is the process's."""
 
-def traces_repay(device: str) -> bool:
-    """False where OPGRAFT_COMPILE=0 turns traces off, and on the CPU where this MLX cannot make them without fusing."""
-    return os.environ.get("OPGRAFT_COMPILE", "1") != "0" and (device == "gpu" or _set_compile_mode() is not None)
+
+class Fusing(Enum):
+    """When the kernels of a trace are fused."""
+
+    NEVER = "never"
+    LATER = "later"
+    AT_ONCE = "at once"
+
+
+def fusing_on(device: str) -> Fusing | None:
+    """When kernels are fused on a device; None where nothing is to be traced."""
+    switch = os.environ.get(SWITCH, "1")
+    if switch == "0":
+        return None
+    if switch == "fused":
+        return Fusing.AT_ONCE
+    if device == "gpu":
+        return Fusing.AT_ONCE if mx.metal.is_available() or _set_compile_mode() is None else Fusing.LATER
+    return None if _set_compile_mode() is None else Fusing.NEVER
 
 
 def can_trace() -> bool:
@@ -41,18 +65,18 @@ def can_trace() -> bool:
 
 
 @contextmanager
-def tracing_on(device: str) -> Iterator[None]:
-    """What is traced while the context lasts is fused as is good on `device`. The mode is the process's: what other
-    threads happen to trace meanwhile is not fused either."""
-    set_mode = _set_compile_mode() if device == "cpu" else None
-    if set_mode is None:
-        yield
-        return
-    set_mode(_WITHOUT_FUSING)
-    try:
-        yield
-    finally:
-        set_mode(_WITH_EVERYTHING)
+def tracing(*, fuses: bool) -> Iterator[None]:
+    """What is traced while the context lasts has its kernels fused or not; so has what others trace meanwhile."""
+    set_mode = None if fuses else _set_compile_mode()
+    with _mode:
+        if set_mode is None:
+            yield
+            return
+        set_mode(_WITHOUT_FUSING)
+        try:
+            yield
+        finally:
+            set_mode(_WITH_EVERYTHING)
 
 
 @cache

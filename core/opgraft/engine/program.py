@@ -13,7 +13,7 @@ import numpy as np
 
 from opgraft.engine.compiled import Compiler
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
-from opgraft.engine.fusing import traces_repay
+from opgraft.engine.fusing import fusing_on
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import outputs_of
 from opgraft.engine.told import evaluate, told_of
@@ -150,7 +150,8 @@ class Program:
         )
         with lane(self.device):
             self._template = self._constant_frame(constants, wanted)
-        self.compiler = Compiler(self) if traces_repay(self.device) else None
+        fusing = fusing_on(self.device)
+        self.compiler = None if fusing is None else Compiler(self, fusing)
 
     def run(
         self, inputs: Sequence[Array | mx.array | None], recording: Recording | None = None
