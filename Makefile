@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXPORTERS ?= .venv-exporters
+SKLEARN ?= .venv-sklearn
 # On Linux, MLX needs a backend: cpu, cuda12 or cuda13. On a Mac it brings Metal.
 BACKEND ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops lint models browser conformance exporters bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops lint models browser conformance exporters sklearn bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -54,6 +55,16 @@ $(EXPORTERS)/.installed: tests/exporters/requirements.txt
 	$(EXPORTERS)/bin/python -m pip install --quiet -r tests/exporters/requirements.txt
 	touch $@
 
+# Models of scikit-learn, exported anew into tests/ml/sklearn_models, and their test.
+sklearn: $(VENV)/.installed-dev $(SKLEARN)/.installed
+	$(SKLEARN)/bin/python tests/ml/export_sklearn.py
+	$(BIN)/python -m pytest tests/ml/test_ml_sklearn.py
+
+$(SKLEARN)/.installed: tests/ml/requirements.txt
+	$(PYTHON) -m venv $(SKLEARN)
+	$(SKLEARN)/bin/python -m pip install --quiet -r tests/ml/requirements.txt
+	touch $@
+
 bench-partition bench-dispatch bench-trace: bench-%: $(VENV)/.installed-dev
 	$(BIN)/python bench/$*.py
 
@@ -70,4 +81,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(EXPORTERS) build dist *.egg-info core/*.egg-info
+	rm -rf $(VENV) $(EXPORTERS) $(SKLEARN) build dist *.egg-info core/*.egg-info

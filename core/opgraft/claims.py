@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Final
 
 from opgraft.bundles import bundles, partition_bundles
 from opgraft.graph import Graph, Node
@@ -238,6 +239,13 @@ def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:
     return list(edges)
 
 
+_CURES: Final = {
+    "float64": "; choose device=cpu, or convert the model to float32",
+    "string": "; export the model with numbers in place of strings (a classifier's labels as integers)",
+}
+"""What the owner of a model may do about an element type that MLX lacks."""
+
+
 def _unsupported_types(node: Node, device: str) -> Iterator[str]:
     for value in (*node.inputs, *node.outputs):
         if value is None:
@@ -245,5 +253,5 @@ def _unsupported_types(node: Node, device: str) -> Iterator[str]:
         if value.kind not in ("tensor", "sequence"):
             yield f"{value.name!r} is of type {value.kind}; only tensors and sequences of tensors are supported"
         elif value.dtype is not None and value.dtype not in DEVICE_TYPES[device]:
-            cure = "; choose device=cpu, or convert the model to float32" if value.dtype == "float64" else ""
+            cure = _CURES.get(value.dtype, "")
             yield f"element type {value.dtype} of {value.name!r} is not one that MLX has on the {device}{cure}"

@@ -10,10 +10,12 @@ are cut off at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from operator import lt
+from typing import Any
 
 import mlx.core as mx
 
@@ -37,12 +39,31 @@ Term = tuple[mx.array, int, mx.array]
 @op("Conv", dtypes=FLOATS, layout=Layout.CHANNELS_LAST)
 def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     """X (N, C, D1...Dn) correlated with W (M, C / group, k1...kn), plus B (M): (N, M, O1...On). ONNX Conv-22."""
+    place = {"auto_pad": auto_pad, "dilations": dilations, "kernel_shape": kernel_shape, "pads": pads}
+    return convolved(X, W, B, partial(ctx.prepared, 1), ctx.device, group=group, strides=strides, **place)
+
+
+def convolved(
+    X: mx.array,
+    W: mx.array,
+    B: mx.array | None,
+    prepared: Callable[[Callable[[mx.array], Any]], Any],
+    device: str,
+    *,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    kernel_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+) -> mx.array:
+    """What Conv computes. `prepared` keeps what is made of W once, where W is a constant."""
     check_weight(X, W, group, W.shape[0], W.shape[1] * group, kernel_shape)
     check_shape("B", B, W.shape[:1])
     place = windows(X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad)
     if 0 in (X.shape[0], *W.shape[:2], *place.outputs):
         return _of_no_terms((X.shape[0], W.shape[0], *place.outputs), B, X.dtype)
-    on_cpu = ctx.device == "cpu"
+    on_cpu = device == "cpu"
     working = widened if on_cpu else _same
     x, bias = channels_last(working(X)), None if B is None else working(B)
     pointwise = set(place.kernel) == set(place.strides) == {1}
@@ -51,11 +72,11 @@ def conv(ctx, X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kerne
     if on_cpu:
         lays_out_windows &= group == 1 and (x.shape[-1] < FEW_CHANNELS or max(place.strides) > 1)
     if lays_out_windows:
-        weight = ctx.prepared(1, lambda w: mx.contiguous(channels_last(working(w))))
+        weight = prepared(lambda w: mx.contiguous(channels_last(working(w))))
         y = _laid_out(x, weight, place, group)
         y = y if bias is None else y + bias
     else:
-        y = _correlated(x, ctx.prepared(1, lambda w: _taps(working(w), group)), group, place, bias)
+        y = _correlated(x, prepared(lambda w: _taps(working(w), group)), group, place, bias)
     return channels_first(y).astype(X.dtype)
 
 

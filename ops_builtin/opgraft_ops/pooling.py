@@ -44,7 +44,7 @@ def average_pool(
     if count_include_pad and not ceil_mode and ctx.node.since_version < 19:  # as in ONNX Runtime, whole windows
         counts = np.full(place.outputs, prod(place.kernel))
     else:
-        counts = np.maximum(reduce(np.multiply.outer, _counts(place, bool(count_include_pad))), 1)
+        counts = window_counts(place, bool(count_include_pad))
     if counts.size and (counts == counts.flat[0]).all():
         mean = total / int(counts.flat[0])
     else:
@@ -268,6 +268,12 @@ def _combined(x: mx.array, axis: int, kernel: int, dilation: int, combine: Combi
     half = _combined(x, axis, kernel // 2, dilation, combine)
     whole = combine(shifted(half, 0), shifted(half, kernel // 2))
     return combine(whole, shifted(x, kernel - 1)) if kernel % 2 else whole
+
+
+def window_counts(place: Windows, with_padding: bool) -> np.ndarray:
+    """How many elements an average over each window counts (O1...On): those in the image, or in the image and the
+    padding asked for; 1 where there are none."""
+    return np.maximum(reduce(np.multiply.outer, _counts(place, with_padding)), 1)
 
 
 def _counts(place: Windows, with_padding: bool) -> list[np.ndarray]:

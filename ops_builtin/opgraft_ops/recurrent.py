@@ -68,7 +68,8 @@ def rnn(
 
     recurrence = ctx.prepared(2, transposed_weights)
     bias = None if B is None else ctx.prepared(3, lambda given: sum(mx.split(given, 2, axis=1)))
-    return over_time(ctx, cell, X, bias, sequence_lens, [initial_h], direction, layout)
+    project = times(ctx.prepared(1, transposed_weights))
+    return over_time(ctx, cell, project, R.shape[2], X, bias, sequence_lens, [initial_h], direction, layout)
 
 
 @op("GRU", since=7, dtypes=TYPES)
@@ -107,7 +108,8 @@ def gru(
             recurrent = (reset * hidden) @ recurrence[1]
         return ((1 - update) * squash(for_candidate + recurrent) + update * hidden,)
 
-    return over_time(ctx, cell, X, bias, sequence_lens, [initial_h], direction, layout)
+    project = times(ctx.prepared(1, transposed_weights))
+    return over_time(ctx, cell, project, R.shape[2], X, bias, sequence_lens, [initial_h], direction, layout)
 
 
 def gru_biases(size: int, linear_before_reset: int, B: mx.array) -> tuple[mx.array, mx.array | int]:
@@ -144,15 +146,48 @@ def lstm(
     ONNX LSTM-22.
     """
     check_sizes(ctx, 4, direction, hidden_size, layout)
+    functions = {"activations": activations, "activation_alpha": activation_alpha, "activation_beta": activation_beta}
+    project, recur = (times(ctx.prepared(index, transposed_weights)) for index in (1, 2))
+    settings = {"clip": clip, "direction": direction, "input_forget": input_forget, "layout": layout, **functions}
+    states = [initial_h, initial_c]
+    return lstm_over_time(ctx, X, R.shape[2], project, recur, B, sequence_lens, states, P, **settings)
+
+
+def lstm_over_time(
+    ctx: Context,
+    X: mx.array,
+    size: int,
+    project: Callable[[mx.array], mx.array],
+    recur: Callable[[mx.array], mx.array],
+    B: mx.array | None,
+    sequence_lens: Any,
+    initial: Sequence[mx.array | None],
+    P: mx.array | None,
+    *,
+    activations: Sequence[str] | None,
+    activation_alpha: Sequence[float],
+    activation_beta: Sequence[float],
+    clip: float | None,
+    direction: str,
+    input_forget: int,
+    layout: int,
+) -> list[mx.array]:
+    """What LSTM computes of inputs that stand where it has them.
+
+    Args:
+        size: the hidden size.
+        project: the product of all inputs (D, T * N, I) with W'.
+        recur: the product of a step's hidden states (D, N, H) with R'.
+        initial: the hidden states and the memories before the first step, None for zeros.
+    """
     activations = activations or ["Sigmoid", "Tanh", "Tanh"] * 2
     gate, squash, _ = activation_functions(direction, 3, activations, activation_alpha, activation_beta, clip)
     *_, squash_out = activation_functions(direction, 3, activations, activation_alpha, activation_beta, None)
-    recurrence = ctx.prepared(2, transposed_weights)
     bias = None if B is None else ctx.prepared(3, lambda given: sum(mx.split(given, 2, axis=1)))
     peepholes = None if P is None else ctx.prepared(7, lambda given: mx.split(widened(given)[:, None], 3, axis=-1))
 
     def cell(projected, hidden, memory):
-        for_gates, for_memory = mx.split(projected + hidden @ recurrence, [3 * R.shape[2]], axis=-1)
+        for_gates, for_memory = mx.split(projected + recur(hidden), [3 * size], axis=-1)
         if peepholes is None:
             enter, leave, keep = mx.split(gate(for_gates), 3, axis=-1)
         else:
@@ -165,7 +200,7 @@ def lstm(
             leave = gate(for_output + peepholes[1] * memory)
         return leave * squash_out(memory), memory
 
-    return over_time(ctx, cell, X, bias, sequence_lens, [initial_h, initial_c], direction, layout)
+    return over_time(ctx, cell, project, size, X, bias, sequence_lens, initial, direction, layout)
 
 
 def check_sizes(ctx: Context, gates: int, direction: str, hidden_size: int | None, layout: int) -> None:
@@ -189,6 +224,8 @@ def check_sizes(ctx: Context, gates: int, direction: str, hidden_size: int | Non
 def over_time(
     ctx: Context,
     cell: Callable[..., tuple[mx.array, ...]],
+    project: Callable[[mx.array], mx.array],
+    size: int,
     X: mx.array,
     bias: mx.array | None,
     sequence_lens: Any,
@@ -201,6 +238,8 @@ def over_time(
     Args:
         cell: takes one step's projected inputs (D, N, gates * H) and the states, each (D, N, H); returns the new
             states, the hidden one first.
+        project: makes (D, T * N, gates * H) of the inputs of all steps (D, T * N, I).
+        size: H.
         bias: (D, gates * H), added to the projected inputs.
         initial: the states before the first step, in the node's layout; None for zeros.
 
@@ -215,27 +254,28 @@ def over_time(
     reversed_order = None if lengths is None else order_of_reversal(lengths, steps)
     each_direction = mx.stack([reverse(X, reversed_order) if back else X for back in backward])
     flat = mx.reshape(widened(each_direction), (len(backward), steps * batch, X.shape[2]))
-    projected = flat @ ctx.prepared(1, transposed_weights)
+    projected = project(flat)
     if bias is not None:
         projected = projected + widened(bias)[:, None]
     projected = mx.reshape(projected, (len(backward), steps, batch, projected.shape[2]))
 
-    shape = (len(backward), batch, ctx.inputs[2].shape[2])
+    shape = (len(backward), batch, size)
     states = [
         mx.zeros(shape, projected.dtype) if each is None else widened(mx.swapaxes(each, 0, 1) if layout else each)
         for each in initial
     ]
+    last = states[0]  # as it came out: 0 after a sequence's end, where what a cell makes of it counts for nothing
     if lengths is not None or not steps:  # the final state of an empty sequence is zero, as in ONNX Runtime
         states = [mx.where(False if lengths is None else (lengths > 0)[:, None], each, 0) for each in states]
     hidden = []
     for step in range(steps):
-        new = cell(projected[:, step], *states)
-        if lengths is None:
-            hidden.append(new[0])
-        else:
+        new = cell(projected[:, step], last, *states[1:])
+        last = new[0]
+        if lengths is not None:
             running = (lengths > step)[:, None]
-            hidden.append(mx.where(running, new[0], 0))
+            last = mx.where(running, last, 0)
             new = [mx.where(running, *each) for each in zip(new, states, strict=True)]
+        hidden.append(last)
         states = list(new)
     outputs = mx.stack(hidden, axis=1) if hidden else mx.zeros((shape[0], 0, *shape[1:]), projected.dtype)
     in_order = [reverse(each, reversed_order) if back else each for each, back in zip(outputs, backward, strict=True)]
@@ -267,6 +307,11 @@ def reverse(array: mx.array, order: mx.array | None) -> mx.array:
 def transposed_weights(weights: mx.array) -> mx.array:
     """(D, gates * H, I) as (D, I, gates * H)."""
     return mx.contiguous(mx.swapaxes(widened(weights), 1, 2))
+
+
+def times(weights: mx.array) -> Callable[[mx.array], mx.array]:
+    """The product of (D, M, I) with weights (D, I, gates * H)."""
+    return lambda x: x @ weights
 
 
 def activation_functions(

@@ -438,7 +438,7 @@ def test_packs_and_ops_show_the_built_in_pack() -> None:
         ),
         ("acme::Conv", "(did you mean ai.onnx::Conv?)"),
         ("Sofmax", "(did you mean ai.onnx::Softmax"),
-        ("com.microsoft::FastGelu", "FastGelu; to write one: opgraft new-pack my-pack --op com.microsoft::FastGelu"),
+        ("com.microsoft::Snpe", "Snpe; to write one: opgraft new-pack my-pack --op com.microsoft::Snpe"),
         ("NoSuchOperator", "for ai.onnx::NoSuchOperator; to write one"),
     ],
 )
@@ -534,8 +534,10 @@ def test_doctor_finds_a_good_installation() -> None:
     assert result.exit_code == 0, result.output
     assert "FAIL" not in result.output
     version = opgraft.__version__
-    operators = invoke("packs").output.splitlines()[1].split()[3]
-    assert f"ok   op packs: builtin {version} ({operators} operators)\n" in result.output
+    rows = [line.split() for line in invoke("packs").output.splitlines()[1:4]]
+    packs = ", ".join(f"{name} {version} ({operators} operators)" for name, _, _, operators, *_ in rows)
+    assert [name for name, *_ in rows] == ["builtin", "contrib", "ml"]
+    assert f"ok   op packs: {packs}\n" in result.output
     assert "ok   execution provider: MLXExecutionProvider, for cpu" in result.output
 
 

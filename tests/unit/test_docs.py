@@ -23,7 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("text", blocks("registry.md", "yaml"))
 def test_every_registry_file_can_be_used(text: str) -> None:
-    parse_policy(text, "registry.md").check_packs(["builtin"])
+    parse_policy(text, "registry.md").check_packs(["builtin", "contrib", "ml"])
 
 
 def test_the_rules_say_what_the_page_says() -> None:
@@ -31,7 +31,8 @@ def test_the_rules_say_what_the_page_says() -> None:
     assert rules.order(["builtin", "other"], "ai.onnx::Relu") == ["other", "builtin"]
     assert rules.order(["builtin", "other"], "ai.onnx::Conv") == []
     assert rules.order(["builtin", "other"], "ai.onnx::RandomNormal") == []
-    assert rules.order(["builtin", "other"], "com.microsoft::Gelu") == ["builtin"]
+    assert rules.order(["builtin", "contrib", "other"], "com.microsoft::Gelu") == ["contrib"]
+    assert rules.order(["builtin", "ml", "other"], "ai.onnx.ml::Scaler") == ["other", "builtin", "ml"]
 
 
 @pytest.fixture(scope="module")

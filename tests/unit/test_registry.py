@@ -41,6 +41,9 @@ from opgraft.registry import (
 from opgraft.registry.policy import MOST_BYTES
 from opgraft.registry.shipped import shipped_registry_path
 
+OWN = ("builtin", "contrib", "ml")
+"""The packs that opgraft ships."""
+
 
 def node(dtype: str = "float32", op_type: str = "Op", version: int = 1, domain: str = "ai.onnx") -> Node:
     made = (Value("y", dtype, (2,)),)
@@ -84,6 +87,20 @@ class TestOrder:
         registry = registry_of("packs: [listed, builtin]", **packs)
         order = [candidate.pack for candidate in registry.candidates("ai.onnx::Op")]
         assert order == ["alpha", "zeta", "listed", "builtin"]
+
+    @pytest.mark.parametrize(
+        ("policy", "order"),
+        [
+            ("", ["other", "builtin", "contrib", "ml"]),
+            ("packs: [builtin]", ["other", "builtin", "contrib", "ml"]),
+            ("packs: [ml, other]", ["ml", "other", "builtin", "contrib"]),
+            ("packs: [contrib, other, builtin, ml]", ["contrib", "other", "builtin", "ml"]),
+        ],
+    )
+    def test_packs_of_opgrafts_own_come_last_unless_they_are_listed(self, policy: str, order: list[str]) -> None:
+        packs = {name: identity() for name in ("builtin", "contrib", "ml", "other")}
+        registry = registry_of(policy, **packs)
+        assert [candidate.pack for candidate in registry.candidates("ai.onnx::Op")] == order
 
     def test_the_first_that_takes_the_node_is_not_asked_further(self) -> None:
         asked: list[str] = []
@@ -427,15 +444,16 @@ class TestDiscovery:
         assert [handler.operator for handler in pack.handlers] == ["ai.onnx::Op"]
         assert taker(load_registry(), node()) == "good"
 
-    def test_the_shipped_pack_is_discovered_like_any_other(self, distributions: Distributions) -> None:
-        pack = installed("builtin")
-        assert (pack.distribution, pack.error) == ("opgraft", None)
-        assert pack.handlers
+    def test_the_shipped_packs_are_discovered_like_any_other(self, distributions: Distributions) -> None:
+        for name in OWN:
+            pack = installed(name)
+            assert (pack.distribution, pack.error) == ("opgraft", None)
+            assert pack.handlers
 
     def test_packs_come_in_the_order_of_their_names(self, distributions: Distributions) -> None:
         for name in ("zeta", "alpha"):
             distributions.add(f"dist-{name}", name, f"module_{name}")
-        assert [pack.name for pack in installed_packs()] == ["alpha", "builtin", "zeta"]
+        assert [pack.name for pack in installed_packs()] == ["alpha", *OWN, "zeta"]
 
     @pytest.mark.parametrize(
         ("source", "error"),
@@ -470,7 +488,7 @@ class TestDiscovery:
         assert (pack.plugins, pack.distribution) == ((), "bad-dist")
         assert f"op pack bad is left out: {pack.error}" in caplog.text
         registry = load_registry()
-        assert [each.name for each in registry.packs] == ["builtin", "good"]
+        assert [each.name for each in registry.packs] == ["builtin", "contrib", "good", "ml"]
 
     def test_an_entry_point_without_its_module(self, distributions: Distributions) -> None:
         distributions.add("bad-dist", "bad", "no_such_module", {})
@@ -530,7 +548,7 @@ class TestDiscovery:
         distributions.add("good-dist", "good", "good_module")
         (tmp_path / "damaged_dist-1.2.dist-info" / damage[0]).write_bytes(damage[1])
         with caplog.at_level(logging.WARNING, "opgraft"):
-            assert [pack.name for pack in installed_packs()] == ["builtin", "good"]
+            assert [pack.name for pack in installed_packs()] == ["builtin", "contrib", "good", "ml"]
         assert f"a distribution in {tmp_path} cannot be read" in caplog.text
 
     def test_a_distribution_without_metadata(self, distributions: Distributions, tmp_path: Path) -> None:
@@ -742,7 +760,7 @@ class TestRegistryFile:
         path = tmp_path / "registry.yaml"
         path.write_text(text, encoding="utf-8")
         policy = load_policy(path)
-        assert (policy.packs, policy.disabled, policy.rules) == (("builtin",), (), ())
+        assert (policy.packs, policy.disabled, policy.rules) == (OWN, (), ())
 
     def test_what_a_file_says(self) -> None:
         text = "packs: [a, b]\ndisable: [c]\nops:\n  Op: {prefer: [b], deny: [c]}\n  other::*: {allow: [a]}\n"
@@ -903,7 +921,7 @@ class TestLoadRegistry:
         distributions.add("bad-dist", "bad", "bad_module", "1 / 0")
         path = tmp_path / "mine.yaml"
         path.write_text("packs: [bad]\n")
-        assert [pack.name for pack in load_registry(path).packs] == ["builtin", "good"]
+        assert [pack.name for pack in load_registry(path).packs] == ["builtin", "contrib", "good", "ml"]
 
 
 class TestPacksCommand:

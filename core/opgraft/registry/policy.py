@@ -25,8 +25,8 @@ WHERE_TO_WRITE = "a copy of registry.yaml that OPGRAFT_REGISTRY or the provider 
 """Where a line that a message advises has an effect."""
 MOST_BYTES = 1 << 18
 """What is larger than this is no registry file: thousands of rules fit in."""
-DEFAULT_PACKS = ("builtin",)
-"""The order where a file gives none: what is not listed is asked before, and so before opgraft's own pack."""
+DEFAULT_PACKS = ("builtin", "contrib", "ml")
+"""opgraft's own packs, and their order: one that a file does not list is asked after all others."""
 
 _TEXT: Final = "tag:yaml.org,2002:str"
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -64,8 +64,9 @@ class Policy:
 
     def order(self, installed: Sequence[str], operator: str) -> list[str]:
         """The packs to ask for an operator, first to last."""
-        unlisted = sorted(name for name in installed if name not in self.packs)
-        order = unlisted + [name for name in self.packs if name in installed]
+        unlisted = sorted(name for name in installed if name not in self.packs and name not in DEFAULT_PACKS)
+        own = [name for name in DEFAULT_PACKS if name not in self.packs]
+        order = [name for name in (*unlisted, *self.packs, *own) if name in installed]
         for _, rule in self.rules_for(operator):
             order = [name for name in order if rule.permits(name)]
             preferred = [name for name in rule.prefer if name in order]
@@ -74,7 +75,7 @@ class Policy:
 
     def places(self, pack: str, operator: str) -> bool:
         """Whether the file says where among others `pack` is asked for an operator."""
-        return pack in self.packs or any(pack in rule.prefer for _, rule in self.rules_for(operator))
+        return pack in (*self.packs, *DEFAULT_PACKS) or any(pack in rule.prefer for _, rule in self.rules_for(operator))
 
     def denial(self, operator: str, pack: str) -> str | None:
         """The line that keeps `pack` from `operator`, or None where nothing does."""

@@ -115,7 +115,7 @@ def _refuse_what_is_not_drafted(operator: str, schema: Any) -> None:
     bodies = [each.name for each in _attributes(schema) if each.required and each.type.name not in _EXAMPLES]
     if bodies:
         raise ModelError(
-            f"{operator} has a body, {bodies[0]!r}: see If and Loop in opgraft's own pack for how one is written"
+            f"{operator} has a body, {bodies[0]!r}: see If and Loop in opgraft's pack builtin for how one is written"
         )
     for each in (*schema.inputs, *schema.outputs):
         if each.option.name != "Optional" and each.types and not _taken(each):
@@ -126,9 +126,9 @@ def _refuse_what_is_not_drafted(operator: str, schema: Any) -> None:
 def _advice(parameter: Any) -> str:
     """What to do about a parameter that takes nothing that MLX has."""
     if any(text.startswith("seq(tensor(") for text in parameter.types):
-        return "see SequenceAt in opgraft's own pack for how a handler takes sequences"
+        return "see SequenceAt in opgraft's pack builtin for how a handler takes sequences"
     if _tensors(parameter) & types.NARROW:
-        return "see DequantizeLinear in opgraft's own pack for how a handler takes types that MLX lacks"
+        return "see DequantizeLinear in opgraft's pack builtin for how a handler takes types that MLX lacks"
     return "that is not to be had on MLX, and such nodes stay with the CPU"
 
 
