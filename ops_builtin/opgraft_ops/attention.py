@@ -229,12 +229,21 @@ def rotary_embedding(
         places = between(ctx, position_ids, 0, min(each.shape[0] for each in caches) - 1, "position_ids")
         caches = (mx.take(each, places, axis=0) for each in caches)
     cosine, sine = (mx.expand_dims(each, 1) for each in caches)
-    rotating, still = heads[..., :width], heads[..., width:]
+    return join_heads(rotated(heads, cosine, sine, interleaved), X)
+
+
+def rotated(array: mx.array, cosine: mx.array, sine: mx.array, interleaved: object) -> mx.array:
+    """The pairs of elements of `array` (..., D), turned by the angles of `cosine` and `sine` (..., R / 2) with R <= D.
+
+    A pair is an element and its neighbour where `interleaved`, otherwise one of the first half of R and one of the
+    second. What lies beyond R stays.
+    """
+    width = 2 * cosine.shape[-1]
+    rotating, still = array[..., :width], array[..., width:]
     first, second = (rotating[..., 0::2], rotating[..., 1::2]) if interleaved else mx.split(rotating, 2, axis=-1)
-    rotated = (cosine * first - sine * second, sine * first + cosine * second)
-    if interleaved:
-        rotated = (mx.reshape(mx.stack(rotated, axis=-1), rotating.shape),)
-    return join_heads(mx.concatenate([*rotated, still], axis=-1), X)
+    halves = cosine * first - sine * second, sine * first + cosine * second
+    turned = mx.reshape(mx.stack(halves, axis=-1), rotating.shape) if interleaved else mx.concatenate(halves, axis=-1)
+    return mx.concatenate([turned, still], axis=-1) if still.size else turned
 
 
 rotary_embedding.condition(flags("interleaved"))

@@ -25,8 +25,8 @@ WHERE_TO_WRITE = "a copy of registry.yaml that OPGRAFT_REGISTRY or the provider 
 """Where a line that a message advises has an effect."""
 MOST_BYTES = 1 << 18
 """What is larger than this is no registry file: thousands of rules fit in."""
-DEFAULT_PACKS = ("builtin",)
-"""The order where a file gives none: what is not listed is asked before, and so before opgraft's own pack."""
+DEFAULT_PACKS = ("builtin", "contrib", "ml")
+"""opgraft's own packs, and the order where a file gives none: what is not listed is asked before, and so before them."""
 
 _TEXT: Final = "tag:yaml.org,2002:str"
 _NULL: Final = "tag:yaml.org,2002:null"

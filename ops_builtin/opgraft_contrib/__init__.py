@@ -1,0 +1,5 @@
+"""The op pack for ONNX Runtime's own operators (com.microsoft), a module for each family."""
+
+from opgraft_contrib import attention, block_quantized, grouped_attention, rotary
+
+__all__ = ["attention", "block_quantized", "grouped_attention", "rotary"]
