@@ -273,3 +273,62 @@ def claim_attention(node):
 def parts_of(array: mx.array, sizes: Sequence[int]) -> list[mx.array]:
     """An array in parts of `sizes` along its last axis."""
     return mx.split(array, [sizes[0], sizes[0] + sizes[1]], axis=-1)
+
+
+@op(
+    "com.microsoft::PackedMultiHeadAttention",
+    dtypes={
+        **{name: SMALL_FLOATS for name in ("query", "key", "value", "bias", "attention_bias")},
+        **{name: {"int32"} for name in ("token_offset", "cumulative_sequence_length")},
+    },
+)
+def packed_multi_head_attention(
+    ctx,
+    query,
+    key=None,
+    value=None,
+    bias=None,
+    token_offset=None,
+    cumulative_sequence_length=None,
+    attention_bias=None,
+    *,
+    num_heads,
+    mask_filter_value=MASKED,
+    scale=0.0,
+):
+    """MultiHeadAttention of sequences of several lengths, without the padding between them.
+
+    query: (tokens, heads * D), or with key and value (tokens, heads, 3, D); token_offset: (B, S), the place of each token
+    among the padded ones, then the places of the padding; cumulative_sequence_length: (B + 1).
+    com.microsoft PackedMultiHeadAttention-1.
+    """
+    batch, length = token_offset.shape
+    tokens = query.shape[0]
+    check_shape("cumulative_sequence_length", cumulative_sequence_length, [batch + 1])
+    if tokens > token_offset.size:
+        raise ValueError(f"{tokens} tokens have no places in {batch} sequences of {length}")
+    places = between(ctx, mx.reshape(token_offset, (-1,))[:tokens], 0, batch * length - 1, "token_offset")
+
+    def padded(array: mx.array) -> mx.array:
+        """(tokens, ...) as (B, S, ...), zeros between them."""
+        width = array[0:1].size
+        rows = mx.zeros((batch * length, width), array.dtype)
+        rows = mx.put_along_axis(rows, places[:, None], mx.reshape(array, (tokens, width)), axis=0)
+        return mx.reshape(rows, (batch, length, *array.shape[1:]))
+
+    given = (None if each is None else padded(each) for each in (query, key, value))
+    query, key, value = with_bias(*projections(*given, num_heads), bias, of_query_alone=False)
+    lengths = cumulative_sequence_length[1:] - cumulative_sequence_length[:-1]
+    mask = mask_of(lengths, query, key, 0, False, mask_filter_value)
+    mask = with_attention_bias(mask, attention_bias, query, key)
+    result = joined(attend(ctx, query, key, value, mask, scale_of(scale, query.shape[3])), query.dtype)
+    return mx.take(mx.reshape(result, (batch * length, result.shape[2])), places, axis=0)
+
+
+@packed_multi_head_attention.condition
+def claim_packed_multi_head_attention(node):
+    for index, name in ((4, "token_offset"), (5, "cumulative_sequence_length")):
+        node.require(node.input(index) is not None, f"input {name} is required, and absent")
+    node.require(node.rank(0) in (None, 2, 4), f"a query of rank {node.rank(0)}")
+    node.require(node.input(1) is not None or node.rank(0) != 2, "a query of rank 2 needs a key")
+    node.require((node.input(1) is None) == (node.input(2) is None), "key and value come only together")

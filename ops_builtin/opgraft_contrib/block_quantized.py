@@ -135,7 +135,7 @@ def mat_mul_n_bits(
     check_shape("A", A[..., None], [*[None] * (A.ndim - 1), K, 1])
     check_shape("bias", bias, [N])
     blocks = -(-K // block_size)
-    if B.size:
+    if B.size and A.size:
         for name, array, size in (("B", B, N * blocks * block_size * bits // 8), ("scales", scales, N * blocks)):
             if array.size != size:
                 raise ValueError(f"{name} of shape {list(array.shape)} has {array.size} elements, and must have {size}")
@@ -150,8 +150,13 @@ def mat_mul_n_bits(
 def claim_mat_mul_n_bits(node):
     bits, size = node.attributes.get("bits", 4), node.attributes["block_size"]
     node.require(bits in WIDTHS, f"weights of {bits} bits: they must have 2, 4 or 8")
-    node.require(size >= 16 and not size & (size - 1), f"block_size {size} is no power of two from 16 on")
+    node.require(is_block(size), f"block_size {size} is no power of two from 16 on")
     node.require(not node.attributes.get("weight_prepacked", 0), "weight_prepacked: B is in a layout of CUDA kernels")
+
+
+def is_block(size: int) -> bool:
+    """True for a power of two from 16 on."""
+    return size >= 16 and not size & (size - 1)
 
 
 def product(
@@ -217,21 +222,34 @@ def gather_block_quantized(
         """The slices of an array, with the axes that the indices have put where the gathered one was."""
         return mx.take(array, places if array.shape[gathered] == size else mx.zeros_like(places), axis=gathered)
 
-    shift = places.ndim - 1
-    axis = quantized + shift if quantized > gathered else quantized
-    values, scale = chosen(data), chosen(scales)
-    values = numbers(values, bits) if name == "uint8" else _narrow.values(values, name)
-    length = values.shape[axis]
-    values = values.astype(mx.float32)
+    parts = data, scales, zero_points
+    if gathered == quantized:
+        values = chosen(values_of(*parts, name, bits, quantized, block_size))
+    else:
+        axis = quantized + places.ndim - 1 if quantized > gathered else quantized
+        values = values_of(*(None if each is None else chosen(each) for each in parts), name, bits, axis, block_size)
+    mask = mx.reshape(inside, (*[1] * gathered, *inside.shape, *[1] * (data.ndim - 1 - gathered)))
+    return mx.where(mask, values, 0).astype(scales.dtype)
+
+
+def values_of(
+    data: mx.array,
+    scales: mx.array,
+    zero_points: mx.array | None,
+    name: str,
+    bits: int,
+    axis: int,
+    block_size: int,
+) -> mx.array:
+    """(data - zero_points) * scales in float32, the parameters one for each block along `axis`; see the operator."""
+    values = numbers(data, bits) if name == "uint8" else _narrow.values(data, name)
+    values, length = values.astype(mx.float32), values.shape[axis]
     if zero_points is not None:
-        zero = chosen(zero_points)
-        zero = numbers(zero, bits) if name == "uint8" else zero
+        zero = numbers(zero_points, bits) if name == "uint8" else zero_points
         values = values - spread(zero.astype(mx.float32), axis, block_size, length)
     elif name == "uint8":
         values = values - 2 ** (bits - 1)
-    values = values * spread(scale.astype(mx.float32), axis, block_size, length)
-    mask = mx.reshape(inside, (*[1] * gathered, *inside.shape, *[1] * (data.ndim - 1 - gathered)))
-    return mx.where(mask, values, 0).astype(scales.dtype)
+    return values * spread(scales.astype(mx.float32), axis, block_size, length)
 
 
 def spread(array: mx.array, axis: int, block_size: int, length: int) -> mx.array:
@@ -248,7 +266,7 @@ def claim_gather_block_quantized(node):
     attributes, name = node.attributes, node.dtype(0)
     size, bits = attributes.get("block_size", 128), attributes.get("bits", 4)
     whole = name in FLOAT8 | {"float4e2m1"}
-    node.require((size >= 16 and not size & (size - 1)) or (whole and not size), f"block_size {size}")
+    node.require(is_block(size) or (whole and not size), f"block_size {size} is no power of two from 16 on")
     node.require(name != "uint8" or bits in WIDTHS, f"numbers of {bits} bits: they must have 2, 4 or 8")
     node.require(name != "uint8" or not attributes.get("gather_axis", 0), "packed bytes are gathered along axis 0 only")
     node.require(node.input(3) is None or not whole, "small floats have no zero points")

@@ -70,7 +70,7 @@ class Steps:
         return mx.clip(places, 0, mx.maximum(self.total - 1, 0)[:, None])
 
     def places_from(self, position_ids: mx.array) -> mx.array:
-        """What position_ids (B, S) say in place of `places`; of a first prompt, just where the first sequence begins."""
+        """What position_ids (B, S) put for `places`; of a first prompt, just where the first sequence begins."""
         check_shape("position_ids", position_ids, [self.start.size, self.new])
         first = mx.max(self.total) <= self.new
         return mx.where(first, position_ids[:1, :1] + mx.arange(self.new), position_ids)
