@@ -298,8 +298,8 @@ def packed_multi_head_attention(
 ):
     """MultiHeadAttention of sequences of several lengths, without the padding between them.
 
-    query: (tokens, heads * D), or with key and value (tokens, heads, 3, D); token_offset: (B, S), the place of each token
-    among the padded ones, then the places of the padding; cumulative_sequence_length: (B + 1).
+    query: (tokens, heads * D), or with key and value (tokens, heads, 3, D); token_offset: (B, S), the place of each
+    token among the padded ones, then the places of the padding; cumulative_sequence_length: (B + 1).
     com.microsoft PackedMultiHeadAttention-1.
     """
     batch, length = token_offset.shape

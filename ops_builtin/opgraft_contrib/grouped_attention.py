@@ -200,7 +200,7 @@ def group_query_attention(
     rotary_interleaved=0,
     scale=0.0,
     sliding_window_cache=0,
-    smooth_softmax=0,
+    smooth_softmax=-1,
     softcap=0.0,
     v_quant_type="NONE",
 ):
@@ -223,7 +223,7 @@ def group_query_attention(
     present = steps.appended(ctx, past_key, key, room), steps.appended(ctx, past_value, value, room)
     seen = steps.mask(room, causal, local_window_size, past_key)
     mask = seen if attention_bias is None else biased(seen, attention_bias, (batch, num_heads, new, room))
-    if smooth_softmax and head_sink is None:
+    if smooth_softmax == 1 and head_sink is None:
         head_sink = mx.zeros(num_heads, query.dtype)
     scale = scale_of(scale, size)
     result = joined(attend(ctx, query, *present, mask, scale, softcap=softcap, sinks=head_sink), query.dtype)
@@ -253,6 +253,8 @@ def claim(node: Node) -> None:
     window = attributes.get("local_window_size", -1)
     node.require(window == -1 or window > 0, f"local_window_size is {window}, and must be positive, or -1")
     node.require(attributes.get("causal", 1) or window == -1, "local_window_size needs causal=1")
+    smooth = attributes.get("smooth_softmax", -1)
+    node.require(smooth in (-1, 0, 1), f"smooth_softmax is {smooth}, and must be -1, 0 or 1")
     wanted = attributes.get("qk_output", 0)
     node.require(not node.wants(3) or wanted in (1, 2), f"qk_output is {wanted}, and output_qk is there")
     node.require(node.input(16) is None or node.input(3) is not None, "query_seqlens needs past_key")
@@ -270,6 +272,6 @@ group_query_attention_by_length = op("com.microsoft::GroupQueryAttention", dtype
 """The same where just the value of total_sequence_length says whether the caches grow."""
 
 for each in (group_query_attention, group_query_attention_by_length):
-    each.condition(flags("causal", "do_rotary", "rotary_interleaved", "smooth_softmax", "sliding_window_cache"))
+    each.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))
     each.condition(claim)
 group_query_attention.condition(claim_settled_by_shapes)

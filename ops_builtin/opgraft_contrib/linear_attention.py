@@ -14,6 +14,12 @@ from opgraft_ops.attention import UPDATE_RULES, recurrence, split_heads
 LARGEST_WINDOW = 8
 """So many of the last states are kept at most."""
 
+EXTENDED = {
+    **dict.fromkeys(("input_channel_offset", "input_channels", "state_length", "state_update_capacity"), 0),
+    "state_channels_last": -1,
+}
+"""Attributes of CausalConvWithState that ONNX Runtime has for CUDA alone, and their values where nobody wants more."""
+
 STATES = {name: SMALL_FLOATS for name in ("query", "key", "value", "past_state", "decay", "beta")}
 
 
@@ -102,7 +108,12 @@ def causal_convolution_with_state(
     activation="none",
     channels_last=0,
     dilation=1,
+    input_channel_offset=0,
+    input_channels=0,
     ndim=1,
+    state_channels_last=-1,
+    state_length=0,
+    state_update_capacity=0,
     state_window=0,
 ):
     """A depthwise convolution that looks back only, and the last (k - 1) * dilation inputs for the next call.
@@ -158,3 +169,5 @@ def claim_causal_convolution(node):
     node.require(activation in ("none", "silu", "swish"), f"activation {activation!r} is none that is known")
     node.require(attributes.get("ndim", 1) == 1, "ndim: more than one spatial dimension")
     node.require(attributes.get("dilation", 1) >= 1, "dilation must be positive")
+    for name, usual in EXTENDED.items():
+        node.require(attributes.get(name, usual) == usual, f"{name}: states and inputs as just CUDA kernels have them")

@@ -44,7 +44,7 @@ def sparse_attention(
     rotary_interleaved=0,
     scale=0.0,
 ):
-    """GroupQueryAttention, each block of queries to the blocks of keys that a layout names; heads take turns at layouts.
+    """GroupQueryAttention of blocks of queries to the blocks of keys that a layout names; heads take turns at layouts.
 
     query: (B, S, heads * D), or with key and value (B, S, (heads + 2 kv_heads) * D); the caches: (B, kv_heads, C, D);
     block_row_indices: (layouts, blocks + 1), block_col_indices: (layouts, entries). com.microsoft SparseAttention-1.

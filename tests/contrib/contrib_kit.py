@@ -1,4 +1,4 @@
-"""What several of these tests share: tolerances, arrays, packed numbers, and a session in which the CPU takes nothing."""
+"""What several of these tests share: tolerances, arrays, packed numbers, a session in which the CPU takes nothing."""
 
 from __future__ import annotations
 
