@@ -57,7 +57,8 @@ def linear_attention(
     keys = mx.repeat(keys, heads // keys.shape[1], axis=1)
     if q_num_heads < heads:
         queries = mx.repeat(queries, heads // q_num_heads, axis=1)
-    queries = mx.reshape(queries * (scale or 1 / sqrt(size)), (batch, heads, -1, steps, size))
+    groups = queries.shape[1] // heads
+    queries = mx.reshape(queries * (scale or 1 / sqrt(size)), (batch, heads, groups, steps, size))
     kept = rate = None
     if decays:
         check_shape("decay", decay, [batch, steps, heads * size], [batch, steps, heads])
@@ -72,7 +73,7 @@ def linear_attention(
     state = mx.zeros(shape, mx.float32) if before is None else before.astype(mx.float32)
     outputs, states = recurrence(queries, keys, values, state, kept, rate)
     present = windowed(states[1:], states[0], state_window) if state_window else states[-1]
-    output = mx.reshape(outputs, (batch, steps, -1) if steps else (batch, 0, max(q_num_heads, heads) * shape[3]))
+    output = mx.reshape(outputs, (batch, steps, heads * groups * shape[3]))
     return output.astype(query.dtype), present.astype((query if past_state is None else past_state).dtype)
 
 
