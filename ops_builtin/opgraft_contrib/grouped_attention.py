@@ -7,19 +7,20 @@ its numbers, and the shapes from those of the inputs.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Context, Host, Node, op
-from opgraft_contrib._attend import CAUSAL, NOTHING, SMALL_FLOATS, attend, scale_of, scores, turned, written
+from opgraft.ops import Host, Node, op
+from opgraft_contrib._attend import NOTHING, SMALL_FLOATS, attend, scale_of, scores, turned
+from opgraft_contrib._cache import Codec, Steps, Window
 from opgraft_contrib.attention import joined, later
 from opgraft_ops._sizes import check_broadcast, check_shape, flags
 from opgraft_ops.attention import split_heads
 
 INPUTS = {
-    **{name: SMALL_FLOATS for name in ("query", "key", "value", "past_key", "past_value", "cos_cache", "sin_cache")},
+    **{name: SMALL_FLOATS for name in ("query", "key", "value", "cos_cache", "sin_cache")},
+    **{name: SMALL_FLOATS | {"int8", "uint8"} for name in ("past_key", "past_value")},
     **{name: SMALL_FLOATS for name in ("attention_bias", "head_sink", "q_norm_weight", "k_norm_weight")},
     **{name: {"float32"} for name in ("k_scale", "v_scale")},
     **{name: {"int32"} for name in ("seqlens_k", "total_sequence_length", "query_seqlens")},
@@ -37,77 +38,12 @@ KEPT, GROWN = "kept", "grown"
 """What becomes of caches: they have room for the new rows, or get it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The new tokens of a batch of sequences, as only the device knows them.
-
-    Attributes:
-        start: how many tokens came before them, (B).
-        total: how many there are with them, (B).
-        new: how many there are of each sequence, some of them perhaps padding on the right.
-        padded: True where an input says how much of them is padding.
-    """
-
-    start: mx.array
-    total: mx.array
-    new: int
-    padded: bool
-
-    @classmethod
-    def of(cls, ctx: Context, batch: int, new: int, seqlens_k: mx.array, query_seqlens: mx.array | None) -> Steps:
-        check_shape("query_seqlens", query_seqlens, [batch])
-        total = mx.reshape(seqlens_k, (-1,)) + 1
-        check_shape("seqlens_k", total, [batch])
-        counted = mx.minimum(total, new) if query_seqlens is None else query_seqlens
-        if query_seqlens is not None:
-            ctx.check((counted >= 0) & (counted <= mx.minimum(total, new)), "query_seqlens counts more tokens than are")
-        return cls(total - counted, total, new, query_seqlens is not None)
-
-    @property
-    def places(self) -> mx.array:
-        """The place of each new token in its sequence, (B, S); padding has that of the last."""
-        places = self.start[:, None] + mx.arange(self.new)
-        return mx.clip(places, 0, mx.maximum(self.total - 1, 0)[:, None])
-
-    def places_from(self, position_ids: mx.array) -> mx.array:
-        """What position_ids (B, S) put for `places`; of a first prompt, just where the first sequence begins."""
-        check_shape("position_ids", position_ids, [self.start.size, self.new])
-        first = mx.max(self.total) <= self.new
-        return mx.where(first, position_ids[:1, :1] + mx.arange(self.new), position_ids)
-
-    def follows(self, past: mx.array, room: int) -> bool:
-        """True for a lone sequence that fills a cache which grows: its new tokens come right behind the past ones."""
-        return self.start.size == 1 and not self.padded and room == past.shape[2] + self.new
-
-    def appended(self, ctx: Context, past: mx.array | None, rows: mx.array, room: int) -> mx.array:
-        """A cache (B, heads, room, D) with `rows` (B, heads, S, D) in their places, after a past shorter or as long."""
-        ctx.check((self.total >= 0) & (self.start + self.new <= room), f"seqlens_k: the caches have {room} places")
-        if past is None:
-            return rows
-        check_shape("a cache", past, [rows.shape[0], rows.shape[1], None, rows.shape[3]])
-        if self.follows(past, room):
-            ctx.check(self.start == past.shape[2], "seqlens_k is not that of the past and the new tokens")
-            return mx.concatenate([past, rows], axis=2)
-        if room > past.shape[2]:
-            past = mx.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)])
-        return written(past, rows, self.start)
-
-    def mask(self, room: int, causal: int, window: int, past: mx.array | None) -> mx.array | str | None:
-        """Which of the keys in a cache of `room` places each new token attends, (B, 1, S, room)."""
-        if causal and window < 0 and (past is None or self.follows(past, room)):
-            return CAUSAL if self.new > 1 else None
-        key = mx.arange(room)
-        if not causal:
-            return (key < self.total[:, None])[:, None, None]
-        place = (self.start[:, None] + mx.arange(self.new))[:, None, :, None]
-        allowed = key <= place
-        return allowed if window < 0 else allowed & (key > place - window)
-
-
 def growth(node: Node) -> str | None:
     """Whether the caches of a node are KEPT or GROWN, as far as its shapes tell; without a past they come to be."""
     if node.input(3) is None:
         return GROWN
+    if node.attributes.get("sliding_window_cache", 0):
+        return KEPT
     before, new = node.shape(3), node.shape(0)
     after = next((each.shape for each in node.outputs[1:3] if each is not None), None)
     if before is None or after is None or new is None or len(before) != 4 or len(after) != 4:
@@ -192,7 +128,7 @@ def group_query_attention(
     do_rotary=0,
     k_norm_epsilon=None,
     k_quant_type="NONE",
-    kv_cache_bit_width=0,
+    kv_cache_bit_width=8,
     local_window_size=-1,
     q_norm_epsilon=None,
     qk_norm_epsilon=1e-6,
@@ -207,7 +143,8 @@ def group_query_attention(
     """Attention of the new tokens to themselves and to those of the caches; and the caches with them.
 
     query: (B, S, heads * D), or with key and value (B, S, (heads + 2 kv_heads) * D); the caches: (B, kv_heads, C, D).
-    The new rows go where each sequence ends: into caches that keep their size, or behind them.
+    The new rows go where each sequence ends: into caches that keep their size, or behind them. Caches of int8, or of
+    two numbers to a byte, take k_scale and v_scale; with sliding_window_cache they hold the last rows only.
     com.microsoft GroupQueryAttention-1.
     """
     query, key, value = heads_of(query, key, value, num_heads, kv_num_heads)
@@ -219,17 +156,32 @@ def group_query_attention(
     if do_rotary:
         places = steps.places if position_ids is None else steps.places_from(position_ids)
         query, key = (turned(ctx, each, places, cos_cache, sin_cache, rotary_interleaved) for each in (query, key))
-    room = room_for(ctx.node, past_key, new, total_sequence_length)
-    present = steps.appended(ctx, past_key, key, room), steps.appended(ctx, past_value, value, room)
-    seen = steps.mask(room, causal, local_window_size, past_key)
+    if past_key is not None and not past_key.shape[2]:
+        past_key = past_value = None
+    codecs = Codec.of(k_scale, kv_cache_bit_width, key), Codec.of(v_scale, kv_cache_bit_width, value)
+    rows = tuple(
+        each if codec is None else codec.stored(each) for codec, each in zip(codecs, (key, value), strict=True)
+    )
+    pasts = past_key, past_value
+    if sliding_window_cache:
+        window = Window(steps, past_key.shape[2], local_window_size)
+        present = tuple(map(window.kept, pasts, rows))
+        read = tuple(mx.concatenate(pair, axis=2) for pair in zip(pasts, rows, strict=True))
+        seen = window.mask()
+    else:
+        room = room_for(ctx.node, past_key, new, total_sequence_length)
+        present = read = tuple(steps.appended(ctx, past, each, room) for past, each in zip(pasts, rows, strict=True))
+        seen = steps.mask(room, causal, local_window_size, past_key)
+    room = read[0].shape[2]
+    read = tuple(each if codec is None else codec.values(each) for codec, each in zip(codecs, read, strict=True))
     mask = seen if attention_bias is None else biased(seen, attention_bias, (batch, num_heads, new, room))
     if smooth_softmax == 1 and head_sink is None:
         head_sink = mx.zeros(num_heads, query.dtype)
     scale = scale_of(scale, size)
-    result = joined(attend(ctx, query, *present, mask, scale, softcap=softcap, sinks=head_sink), query.dtype)
+    result = joined(attend(ctx, query, *read, mask, scale, softcap=softcap, sinks=head_sink), query.dtype)
     if not ctx.node.wants(3):
         return result, *present
-    found = scores(query, present[0], mask, scale, softcap=softcap, sinks=head_sink)[qk_output - 1]
+    found = scores(query, read[0], mask, scale, softcap=softcap, sinks=head_sink)[qk_output - 1]
     if seen is not None:
         found = mx.where(as_boolean(seen, new, room), found, 0)
     if isinstance(total_sequence_length, np.ndarray):
@@ -247,9 +199,7 @@ def claim(node: Node) -> None:
         node.require(len(set(both)) == 1, f"{first} and {second} come only together")
     rotary = attributes.get("do_rotary", 0)
     node.require(not rotary or node.input(8) is not None, "do_rotary needs cos_cache and sin_cache")
-    for name in ("k_quant_type", "v_quant_type"):
-        node.require(attributes.get(name, "NONE") == "NONE", f"{name} {attributes.get(name)}: a quantized cache")
-    node.require(not attributes.get("sliding_window_cache", 0), "sliding_window_cache: a cache that drops old rows")
+    claim_codecs(node)
     window = attributes.get("local_window_size", -1)
     node.require(window == -1 or window > 0, f"local_window_size is {window}, and must be positive, or -1")
     node.require(attributes.get("causal", 1) or window == -1, "local_window_size needs causal=1")
@@ -258,6 +208,29 @@ def claim(node: Node) -> None:
     wanted = attributes.get("qk_output", 0)
     node.require(not node.wants(3) or wanted in (1, 2), f"qk_output is {wanted}, and output_qk is there")
     node.require(node.input(16) is None or node.input(3) is not None, "query_seqlens needs past_key")
+
+
+def claim_codecs(node: Node) -> None:
+    """Caches are quantized both or none, and to a type that says how."""
+    attributes = node.attributes
+    bits = {"int8": 8, "uint8": 4}.get(node.dtype(3) or "", 0)
+    for name, scale in (("k_quant_type", 12), ("v_quant_type", 13)):
+        kind = attributes.get(name, "NONE")
+        node.require(kind in ("NONE", "PER_TENSOR", "PER_CHANNEL"), f"{name} {kind!r} is none that is known")
+        node.require((kind != "NONE") == bool(bits), f"{name} {kind!r}, and caches of {node.dtype(3)}")
+        node.require((node.input(scale) is not None) == bool(bits), f"{name} {kind!r}, and its scale says otherwise")
+    node.require(node.dtype(3) == node.dtype(4), f"caches of {node.dtype(3)} and {node.dtype(4)}")
+    width = attributes.get("kv_cache_bit_width", bits)
+    node.require(not bits or width == bits, f"kv_cache_bit_width {width}, and caches of {node.dtype(3)}")
+
+
+def claim_window(node: Node) -> None:
+    """A cache that drops old rows keeps its size, and says how many rows count."""
+    if node.attributes.get("sliding_window_cache", 0):
+        node.require(node.input(3) is not None, "sliding_window_cache needs past_key")
+        node.require(node.attributes.get("local_window_size", -1) > 0, "sliding_window_cache needs local_window_size")
+        node.require(node.input(10) is None, "sliding_window_cache: attention_bias goes by places in the sequence")
+        node.require(not node.wants(3), "sliding_window_cache: output_qk is as long as the sequence")
 
 
 def claim_settled_by_shapes(node: Node) -> None:
@@ -274,4 +247,5 @@ group_query_attention_by_length = op("com.microsoft::GroupQueryAttention", dtype
 for each in (group_query_attention, group_query_attention_by_length):
     each.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))
     each.condition(claim)
+    each.condition(claim_window)
 group_query_attention.condition(claim_settled_by_shapes)

@@ -8,8 +8,9 @@ import mlx.core as mx
 
 from opgraft.ops import FLOATS, Context, op
 from opgraft_contrib._attend import SMALL_FLOATS, attend, scale_of, turned
+from opgraft_contrib._cache import Steps
 from opgraft_contrib.attention import joined
-from opgraft_contrib.grouped_attention import Steps, heads_of
+from opgraft_contrib.grouped_attention import heads_of
 from opgraft_ops._shared import between
 from opgraft_ops._sizes import check_shape, flags
 

@@ -224,6 +224,66 @@ def test_bfloat16():
     check(phase, dtype="bfloat16", reference=expected)
 
 
+def quantized(phase, bits, kind, dtype="float32"):
+    """The inputs and settings of a node whose caches are quantized."""
+    new, before, totals = phase
+    inputs = [*inputs_of((new, None, totals), rotary=True, dtype=dtype), None, None, None]
+    stored, size = ("int8", SIZE) if bits == 8 else ("uint8", SIZE // 2)
+    generator = np.random.default_rng(0)
+    for index in (3, 4):
+        inputs[index] = generator.integers(-128 if bits == 8 else 0, 127, (len(totals), KV_HEADS, before, size)).astype(
+            stored
+        )
+        for row, total in enumerate(totals):
+            inputs[index][row, :, max(total - new, 0) :] = 0
+    shape = (1,) if kind == "PER_TENSOR" else (1, KV_HEADS, 1, SIZE)
+    inputs += [generator.uniform(0.01, 0.05, shape).astype(np.float32) for _ in range(2)]
+    settings = {"num_heads": HEADS, "kv_num_heads": KV_HEADS, "do_rotary": 1, "kv_cache_bit_width": bits}
+    types = {"outputs": 3, "output_types": [dtype, stored, stored], "k_quant_type": kind, "v_quant_type": kind}
+    return inputs, {**settings, **types}
+
+
+@pytest.mark.parametrize("phase", [name for name, (_, before, _) in PHASES.items() if before is not None])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+def test_quantized_caches(phase, bits, kind):
+    inputs, settings = quantized(PHASES[phase], bits, kind)
+    check_node(GROUPED, *inputs, **settings)
+    check_node(GROUPED, *inputs, **settings, local_window_size=3, softcap=0.7)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_caches_beside_halves(bits):
+    inputs, settings = quantized(PHASES["a step in buffers"], bits, "PER_CHANNEL", "float16")
+    check_node(GROUPED, *inputs, **settings, tolerance=TOLERANCE["float16"])
+
+
+def held(total, capacity, size):
+    """How many of `total` tokens a cache of the last ones holds, after ONNX Runtime's description."""
+    leaving = capacity - size + 1
+    return total if total <= capacity else total - leaving * -(-(total - capacity) // leaving)
+
+
+@pytest.mark.parametrize(("size", "capacity"), [(4, 4), (4, 6), (3, 9), (1, 1)])
+@pytest.mark.parametrize(
+    ("new", "totals"),
+    [
+        *[(1, (total,)) for total in (1, 3, 5, 9, 14)],
+        *[(3, (total,)) for total in (3, 7, 15)],
+        *[(12, (total,)) for total in (12, 20)],
+        *[(1, totals) for totals in ((1, 9), (14, 5))],
+    ],
+)
+@pytest.mark.parametrize("rotary", [False, True])
+def test_caches_of_the_last_tokens(size, capacity, new, totals, rotary):
+    inputs = inputs_of((new, None, totals), rotary=rotary)
+    for index in (3, 4):
+        inputs[index] = floats(len(totals), KV_HEADS, capacity, SIZE, seed=index)
+    after = [held(total, capacity, size) for total in totals]
+    settings = {"do_rotary": int(rotary), "local_window_size": size, "sliding_window_cache": 1}
+    compared(inputs, [new] * len(totals), after, **settings)
+
+
 def named_model(phase, before, after, inputs):
     """A model whose caches have given names or sizes before and after."""
     model = node_model(
@@ -306,8 +366,10 @@ def test_what_is_declined():
     attributes = {"num_heads": HEADS, "kv_num_heads": KV_HEADS, "outputs": 3, "output_types": ["float32"] * 3}
     inputs = inputs_of(PHASES["a step in buffers"])
     for because, more in {
-        "a cache that drops old rows": {"sliding_window_cache": 1, "local_window_size": 4},
-        "k_quant_type PER_TENSOR": {"k_quant_type": "PER_TENSOR"},
+        "sliding_window_cache needs local_window_size": {"sliding_window_cache": 1},
+        "k_quant_type 'PER_TENSOR', and caches of float32": {"k_quant_type": "PER_TENSOR"},
+        "none that is known": {"v_quant_type": "PER_TOKEN"},
+        "smooth_softmax is 2": {"smooth_softmax": 2},
         "needs cos_cache": {"do_rotary": 1},
         "local_window_size needs causal=1": {"causal": 0, "local_window_size": 4},
         "local_window_size is 0": {"local_window_size": 0},
@@ -318,7 +380,13 @@ def test_what_is_declined():
     check_declined(GROUPED, *inputs[:4], None, *inputs[5:], because="come only together", **attributes)
     check_declined(GROUPED, *inputs[:6], because="total_sequence_length is required", **attributes)
     bytes_in_caches = [each.astype(np.int8) for each in inputs[3:5]]
-    check_declined(GROUPED, *inputs[:3], *bytes_in_caches, *inputs[5:], because="element type int8", **attributes)
+    kinds = {**attributes, "output_types": ["float32", "int8", "int8"]}
+    check_declined(GROUPED, *inputs[:3], *bytes_in_caches, *inputs[5:], because="and caches of int8", **kinds)
+    inputs, settings = quantized(PHASES["a step in buffers"], 4, "PER_TENSOR")
+    check_declined(GROUPED, *inputs, because="kv_cache_bit_width 8", **{**settings, "kv_cache_bit_width": 8})
+    biased = inputs_of(PHASES["a step in buffers"], attention_bias=floats(1, 1, 1, 7))
+    windowed = {"sliding_window_cache": 1, "local_window_size": 4}
+    check_declined(GROUPED, *biased, because="attention_bias goes by places", **attributes, **windowed)
 
 
 def test_illegal_data():
