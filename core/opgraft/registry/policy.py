@@ -26,7 +26,7 @@ WHERE_TO_WRITE = "a copy of registry.yaml that OPGRAFT_REGISTRY or the provider 
 MOST_BYTES = 1 << 18
 """What is larger than this is no registry file: thousands of rules fit in."""
 DEFAULT_PACKS = ("builtin", "contrib", "ml")
-"""opgraft's own packs, and the order where a file gives none: what is not listed is asked before them."""
+"""opgraft's own packs, and their order: one that a file does not list is asked after all others."""
 
 _TEXT: Final = "tag:yaml.org,2002:str"
 _NULL: Final = "tag:yaml.org,2002:null"
