@@ -33,6 +33,9 @@ GATED = ("swiglu", "geglu")
 APART, BY_TURNS, IN_HALVES = range(3)
 """How swiglu_fusion has gates and what they gate: in two products, or in one, by turns or one half after the other."""
 
+JITTER = 0.02
+"""How far, relatively, scores may lie apart that SparseMixer takes for alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class Activation:
@@ -102,6 +105,23 @@ def routed(router: mx.array, weights: mx.array | None, k: int, normalized: bool)
     return experts, shares / mx.sum(shares, axis=1, keepdims=True) if normalized else shares
 
 
+def routed_sparsely(router: mx.array) -> tuple[mx.array, mx.array]:
+    """Two experts of each token after SparseMixer, and how much each counts: both (T, 2).
+
+    Each is the best of those left, and counts by a softmax over those left that come within JITTER of it.
+    """
+    router = widened(router)
+    left, chosen, shares = router, [], []
+    for _ in range(2):
+        best = mx.max(left, axis=1, keepdims=True)
+        expert = mx.argmax(left, axis=1, keepdims=True)
+        near = (best - router) / mx.maximum(mx.abs(router), best) <= JITTER
+        chosen.append(expert)
+        shares.append(mx.take_along_axis(softmax(mx.where(near, left, -mx.inf)), expert, axis=1))
+        left = mx.put_along_axis(left, expert, mx.array(-mx.inf), axis=1)
+    return mx.concatenate(chosen, axis=1), mx.concatenate(shares, axis=1)
+
+
 def mixture(
     ctx: Context,
     input: mx.array,
@@ -165,7 +185,10 @@ def mixture_of_experts(
         swiglu_limit_after_activation,
     )
     check_tokens(input, router_probs)
-    experts, shares = routed(router_probs, None, k, bool(normalize_routing_weights))
+    if use_sparse_mixer:
+        experts, shares = routed_sparsely(router_probs)
+    else:
+        experts, shares = routed(router_probs, None, k, bool(normalize_routing_weights))
     return mixture(ctx, input, experts, shares, layers, activation)
 
 
@@ -182,14 +205,18 @@ def claim_experts(node: Node, third: int) -> None:
     attributes = node.attributes
     kind, fusion = attributes.get("activation_type", "relu"), attributes.get("swiglu_fusion", APART)
     node.require(kind in (*ACTIVATIONS, *GATED), f"activation_type {kind!r} is none that is known")
-    node.require(not attributes.get("use_sparse_mixer", 0), "use_sparse_mixer: another way to choose the experts")
+    count = attributes.get("k", 1)
+    node.require(
+        not attributes.get("use_sparse_mixer", 0) or count == 2, f"use_sparse_mixer chooses 2 experts, not {count}"
+    )
+    node.require(count > 0, f"k is {count}, and must be positive")
     node.require(fusion in (APART, BY_TURNS, IN_HALVES), f"swiglu_fusion {fusion} is none that is known")
     has_third = node.input(third) is not None
     if kind in GATED:
         node.require(has_third == (fusion == APART), f"swiglu_fusion {fusion}, and fc3_experts_weights says otherwise")
 
 
-for_both = flags("normalize_routing_weights", "swiglu_limit_after_activation")
+for_both = flags("normalize_routing_weights", "swiglu_limit_after_activation", "use_sparse_mixer")
 mixture_of_experts.condition(for_both)
 
 
@@ -284,8 +311,11 @@ def quantized_mixture_of_experts(
         swiglu_limit_after_activation,
     )
     check_tokens(input, router_probs)
-    normalized = router_weights is None or bool(normalize_routing_weights)
-    experts, shares = routed(router_probs, router_weights, k, normalized)
+    if use_sparse_mixer:
+        experts, shares = routed_sparsely(router_probs)
+    else:
+        normalized = router_weights is None or bool(normalize_routing_weights)
+        experts, shares = routed(router_probs, router_weights, k, normalized)
     return mixture(ctx, input, experts, shares, layers, activation)
 
 

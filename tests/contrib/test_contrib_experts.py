@@ -136,11 +136,47 @@ def test_forms_that_the_cpu_provider_lacks(kind, form, dtype):
     )
 
 
+@pytest.mark.parametrize("quantized_or_not", [False, True])
+def test_a_sparse_mixer(quantized_or_not):
+    """A token takes the best two; each counts alone unless another comes within 2 % of it."""
+    router = np.array(
+        [[3, 1, 2, 0], [1, 3, 2.99, 0], [2, -1, 1.99, 1.98], [-1, -2, -1.01, -5], [9, 8, 8, 8]], np.float32
+    )
+
+    def share(scores, near):
+        return np.exp(scores[0]) / np.exp(scores[: near + 1]).sum()
+
+    expected = [
+        [(0, 1.0), (2, 1.0)],
+        [(1, share([3, 2.99], 1)), (2, 1.0)],
+        [(0, share([2, 1.99, 1.98], 2)), (2, share([1.99, 1.98], 1))],
+        [(0, share([-1, -1.01], 1)), (2, 1.0)],
+        [(0, 1.0), (1, 1 / 3)],
+    ]
+    if quantized_or_not:
+        inputs, weights, biases = quantized(4, 32, False)
+        settings = {"block_size": 32}
+    else:
+        inputs, settings = networks("relu"), {}
+        weights, biases = [*inputs[2::2], None], [*inputs[3::2], None]
+    inputs[1] = router
+    rows = []
+    for row, experts in zip(inputs[0].astype(np.float64), expected, strict=True):
+        layers = [
+            weights[1][expert] @ np.maximum(weights[0][expert] @ row + biases[0][expert], 0) + biases[1][expert]
+            for expert, _ in experts
+        ]
+        rows.append(sum(part * layer for (_, part), layer in zip(experts, layers, strict=True)))
+    operator = QUANTIZED if quantized_or_not else MOE
+    reference = [np.array(rows, np.float32)]
+    check(operator, *inputs, reference=reference, k=2, use_sparse_mixer=1, **settings)
+
+
 def test_what_is_declined():
     inputs = networks("relu")
     for because, more in {
         "none that is known": {"activation_type": "tanh"},
-        "another way to choose": {"use_sparse_mixer": 1},
+        "chooses 2 experts, not 1": {"use_sparse_mixer": 1},
         "swiglu_fusion 3": {"swiglu_fusion": 3},
         "fc3_experts_weights says otherwise": {"activation_type": "swiglu"},
     }.items():
@@ -247,7 +283,7 @@ def test_what_is_declined_of_quantized_experts():
         "a layout of one execution provider": {"weights_prepacked": 1},
         "block_size 24": {"block_size": 24},
         "weights of 3 bits": {"fc2_expert_weight_bits": 3},
-        "another way to choose": {"use_sparse_mixer": 1},
+        "chooses 2 experts, not 1": {"use_sparse_mixer": 1},
     }.items():
         settings = {"block_size": 32, "output_types": ["float32"], **more}
         check_declined(QUANTIZED, *inputs, because=because, **settings)
