@@ -95,6 +95,17 @@ class Window:
     capacity: int
     size: int
 
+    @classmethod
+    def of(cls, steps: Steps, cache: mx.array, size: int) -> Window:
+        """That of a cache (B, heads, C, D), of which `size` places count.
+
+        Raises:
+            ValueError: it has fewer.
+        """
+        if cache.shape[2] < size:
+            raise ValueError(f"a cache of {cache.shape[2]} places does not hold the {size} of local_window_size")
+        return cls(steps, cache.shape[2], size)
+
     def held(self, total: mx.array) -> mx.array:
         """How many of `total` tokens the cache holds, (B)."""
         leaving = self.capacity - self.size + 1

@@ -59,7 +59,7 @@ def room_for(node: Node, past: mx.array | None, new: int, total: mx.array | np.n
     before = 0 if past is None else past.shape[2]
     if isinstance(total, np.ndarray):
         return max(int(total.item()), before, new)
-    return before if growth(node) == KEPT else before + new
+    return before if before and growth(node) == KEPT else before + new
 
 
 def heads_of(
@@ -156,19 +156,19 @@ def group_query_attention(
     if do_rotary:
         places = steps.places if position_ids is None else steps.places_from(position_ids)
         query, key = (turned(ctx, each, places, cos_cache, sin_cache, rotary_interleaved) for each in (query, key))
-    if past_key is not None and not past_key.shape[2]:
-        past_key = past_value = None
     codecs = Codec.of(k_scale, kv_cache_bit_width, key), Codec.of(v_scale, kv_cache_bit_width, value)
     rows = tuple(
         each if codec is None else codec.stored(each) for codec, each in zip(codecs, (key, value), strict=True)
     )
     pasts = past_key, past_value
     if sliding_window_cache:
-        window = Window(steps, past_key.shape[2], local_window_size)
+        window = Window.of(steps, past_key, local_window_size)
         present = tuple(map(window.kept, pasts, rows))
         read = tuple(mx.concatenate(pair, axis=2) for pair in zip(pasts, rows, strict=True))
         seen = window.mask()
     else:
+        if past_key is not None and not past_key.shape[2]:
+            past_key, past_value = pasts = None, None
         room = room_for(ctx.node, past_key, new, total_sequence_length)
         present = read = tuple(steps.appended(ctx, past, each, room) for past, each in zip(pasts, rows, strict=True))
         seen = steps.mask(room, causal, local_window_size, past_key)
@@ -244,8 +244,8 @@ group_query_attention_by_length = op("com.microsoft::GroupQueryAttention", dtype
 )
 """The same where just the value of total_sequence_length says whether the caches grow."""
 
-for each in (group_query_attention, group_query_attention_by_length):
-    each.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))
-    each.condition(claim)
-    each.condition(claim_window)
+for handler in (group_query_attention, group_query_attention_by_length):
+    handler.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))
+    handler.condition(claim)
+    handler.condition(claim_window)
 group_query_attention.condition(claim_settled_by_shapes)

@@ -43,6 +43,7 @@ NAMES = (
 
 PHASES = {
     "a prompt": (5, None, (5, 5)),
+    "a prompt after nothing": (5, 0, (5, 5)),
     "a lone prompt": (5, None, (5,)),
     "a first token": (1, None, (1, 1)),
     "a step of one that grows": (1, 6, (7,)),
@@ -401,6 +402,8 @@ def test_illegal_data():
     bias = floats(1, 3, 1, 7)
     more = inputs_of(PHASES["a step in buffers"], attention_bias=bias)
     check_error(GROUPED, *more, match="attention_bias", **settings)
+    windowed = {"sliding_window_cache": 1, "local_window_size": 13}
+    check_error(GROUPED, *inputs[:7], match="does not hold the 13", **settings, **windowed)
     grown = inputs_of(PHASES["a step of one that grows"])
     grown[5] = int32(4)
     check_error(GROUPED, *grown, match="seqlens_k", **settings)
