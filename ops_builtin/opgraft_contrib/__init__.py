@@ -1,5 +1,35 @@
 """The op pack for ONNX Runtime's own operators (com.microsoft), a module for each family."""
 
-from opgraft_contrib import activation, convolution, layout, linear_algebra, normalization, quantization, recurrent
+from opgraft_contrib import (
+    activation,
+    attention,
+    block_quantized,
+    convolution,
+    experts,
+    grouped_attention,
+    layout,
+    linear_algebra,
+    linear_attention,
+    normalization,
+    quantization,
+    recurrent,
+    rotary,
+    sparse_attention,
+)
 
-__all__ = ["activation", "convolution", "layout", "linear_algebra", "normalization", "quantization", "recurrent"]
+__all__ = [
+    "activation",
+    "attention",
+    "block_quantized",
+    "convolution",
+    "experts",
+    "grouped_attention",
+    "layout",
+    "linear_algebra",
+    "linear_attention",
+    "normalization",
+    "quantization",
+    "recurrent",
+    "rotary",
+    "sparse_attention",
+]

@@ -56,7 +56,13 @@ def check_broadcast(name: str, array: Array | None, shape: Sequence[int]) -> Non
     Raises:
         ValueError: it does not.
     """
-    if array is not None and np.broadcast_shapes(array.shape, tuple(shape)) != tuple(shape):
+    if array is None:
+        return
+    try:
+        fits = np.broadcast_shapes(array.shape, tuple(shape)) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
         raise ValueError(f"{name} of shape {list(array.shape)} does not broadcast to {list(shape)}")
 
 

@@ -229,12 +229,21 @@ def rotary_embedding(
         places = between(ctx, position_ids, 0, min(each.shape[0] for each in caches) - 1, "position_ids")
         caches = (mx.take(each, places, axis=0) for each in caches)
     cosine, sine = (mx.expand_dims(each, 1) for each in caches)
-    rotating, still = heads[..., :width], heads[..., width:]
+    return join_heads(rotated(heads, cosine, sine, interleaved), X)
+
+
+def rotated(array: mx.array, cosine: mx.array, sine: mx.array, interleaved: object) -> mx.array:
+    """The pairs of elements of `array` (..., D), turned by the angles of `cosine` and `sine` (..., R / 2) with R <= D.
+
+    A pair is an element and its neighbour where `interleaved`, otherwise one of the first half of R and one of the
+    second. What lies beyond R stays.
+    """
+    width = 2 * cosine.shape[-1]
+    rotating, still = array[..., :width], array[..., width:]
     first, second = (rotating[..., 0::2], rotating[..., 1::2]) if interleaved else mx.split(rotating, 2, axis=-1)
-    rotated = (cosine * first - sine * second, sine * first + cosine * second)
-    if interleaved:
-        rotated = (mx.reshape(mx.stack(rotated, axis=-1), rotating.shape),)
-    return join_heads(mx.concatenate([*rotated, still], axis=-1), X)
+    halves = cosine * first - sine * second, sine * first + cosine * second
+    turned = mx.reshape(mx.stack(halves, axis=-1), rotating.shape) if interleaved else mx.concatenate(halves, axis=-1)
+    return mx.concatenate([turned, still], axis=-1) if still.size else turned
 
 
 rotary_embedding.condition(flags("interleaved"))
@@ -285,18 +294,43 @@ def linear_attention(
         state = mx.zeros((batch, kv_num_heads, key_size, value_size), mx.float32)
     else:
         state = past_state.astype(mx.float32)
-    results = []
+    outputs, states = recurrence(queries, keys, values, state, kept if decays else None, rate if corrects else None)
+    output = mx.reshape(outputs, (batch, steps, q_num_heads * value_size))
+    return output.astype(query.dtype), states[-1].astype((query if past_state is None else past_state).dtype)
+
+
+def recurrence(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    state: mx.array,
+    kept: mx.array | None,
+    rate: mx.array | None,
+) -> tuple[mx.array, list[mx.array]]:
+    """Linear attention step by step: the outputs (B, T, H, G, Dv), and the state before the first and after each step.
+
+    Args:
+        queries: (B, H, G, T, Dk), G of them to a key.
+        keys: (B, H, T, Dk).
+        values: (B, H, T, Dv).
+        state: (B, H, Dk, Dv).
+        kept: what a step keeps of the state it finds, (B, H, T, Dk or 1, 1); None for all.
+        rate: how far it replaces what the state has of its key, (B, H, T, 1, 1); None to add to it.
+    """
+    batch, heads, groups, steps, _ = queries.shape
+    results, states = [], [state]
     for step in range(steps):
         written, row = keys[:, :, step, :, None], values[:, :, step, None]
-        if decays:
+        if kept is not None:
             state = state * kept[:, :, step]
-        if corrects:
+        if rate is not None:
             row = rate[:, :, step] * (row - mx.sum(written * state, axis=2, keepdims=True))
         state = state + written * row
+        states.append(state)
         results.append(queries[:, :, :, step] @ state)
-    output = mx.stack(results, axis=1) if steps else mx.zeros((batch, 0, kv_num_heads, groups, value_size), mx.float32)
-    output = mx.reshape(output, (batch, steps, q_num_heads * value_size))
-    return output.astype(query.dtype), state.astype((query if past_state is None else past_state).dtype)
+    if not results:
+        return mx.zeros((batch, 0, heads, groups, values.shape[-1]), state.dtype), states
+    return mx.stack(results, axis=1), states
 
 
 @linear_attention.condition

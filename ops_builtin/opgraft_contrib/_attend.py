@@ -1,0 +1,113 @@
+"""What the operators of attention share. Heads stand before the sequence: (batch, heads, sequence, head size)."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import mlx.core as mx
+
+from opgraft.ops import FLOATS, Context
+from opgraft_ops._folding import widened
+from opgraft_ops._shared import between
+from opgraft_ops.attention import rotated
+from opgraft_ops.reduction import softmax
+
+SMALL_FLOATS = FLOATS - {"float64"}
+
+CAUSAL = "causal"
+"""The mask under which the last query sees all keys, and each before it one key fewer."""
+
+NOTHING = float(mx.finfo(mx.float32).min)
+"""The score of a key that a query may not attend."""
+
+
+def attend(
+    ctx: Context,
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    mask: mx.array | str | None,
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """softmax(query key' * scale, capped, + mask) value, in float32 on the CPU, where 16-bit floats are no faster.
+
+    Args:
+        query: (B, heads, Tq, D); key and value: (B, a divisor of heads, Tk, D).
+        mask: boolean (True attends) or added, and broadcast to (B, heads, Tq, Tk); or CAUSAL.
+        softcap: the scores' largest magnitude, 0 for none.
+        sinks: a score for each head that takes part in the softmax and has no value, (heads).
+    """
+    if ctx.device == "cpu":
+        query, key, value = widened(query), widened(key), widened(value)
+    if not softcap and all((*query.shape, *key.shape, *value.shape)):
+        if sinks is not None:
+            sinks = sinks.astype(query.dtype)
+        if isinstance(mask, mx.array) and mask.dtype != mx.bool_:
+            mask = mask.astype(query.dtype)
+        return mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask, sinks=sinks)
+    _, probabilities = scores(query, key, mask, scale, softcap=softcap, sinks=sinks)
+    return probabilities.astype(value.dtype) @ over_groups(value, query.shape[1])
+
+
+def scores(
+    query: mx.array,
+    key: mx.array,
+    mask: mx.array | str | None,
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    sinks: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Of what `attend` does, the scores with cap and mask, and their softmax; both in float32."""
+    raw = (widened(query) * scale) @ mx.swapaxes(over_groups(widened(key), query.shape[1]), 2, 3)
+    if softcap:
+        raw = softcap * mx.tanh(raw / softcap)
+    if isinstance(mask, str):
+        queries, keys = raw.shape[2:]
+        mask = mx.arange(keys) <= mx.arange(queries)[:, None] + (keys - queries)
+    if mask is not None:
+        raw = mx.where(mask, raw, NOTHING) if mask.dtype == mx.bool_ else raw + mask
+    if sinks is None:
+        return raw, softmax(raw)
+    sink = mx.broadcast_to(mx.reshape(sinks.astype(raw.dtype), (1, -1, 1, 1)), (*raw.shape[:3], 1))
+    return raw, softmax(mx.concatenate([raw, sink], axis=3))[..., :-1]
+
+
+def over_groups(array: mx.array, heads: int) -> mx.array:
+    """Keys or values with each of their heads repeated for every query head that shares it."""
+    groups = heads // array.shape[1]
+    return array if groups == 1 else mx.repeat(array, groups, axis=1)
+
+
+def scale_of(scale: float | None, size: int) -> float:
+    """The factor of the scores: 1 / sqrt(head size) where `scale` says none, or 0."""
+    return scale or 1 / sqrt(size)
+
+
+def written(buffer: mx.array, rows: mx.array, start: mx.array) -> mx.array:
+    """`buffer` (B, heads, C, D) with `rows` (B, heads, T, D) from place `start` (B or 1) on along its third axis.
+
+    What would lie beyond the end is written to the end: a caller must check that nothing of worth does.
+    """
+    places = mx.reshape(start, (-1, 1)) + mx.arange(rows.shape[2])
+    places = mx.clip(places, 0, buffer.shape[2] - 1)
+    shape = (rows.shape[0], 1, rows.shape[2], 1)
+    indices = mx.broadcast_to(mx.reshape(places, (places.shape[0], *shape[1:])), shape)
+    return mx.put_along_axis(buffer, indices, rows.astype(buffer.dtype), axis=2)
+
+
+def turned(
+    ctx: Context,
+    array: mx.array,
+    positions: mx.array,
+    cosine: mx.array,
+    sine: mx.array,
+    interleaved: object,
+) -> mx.array:
+    """`array` (B, heads, T, D) rotated by the angles of `positions` (B, T), rows of two caches (places, R / 2)."""
+    places = between(ctx, positions, 0, min(cosine.shape[0], sine.shape[0]) - 1, "positions")
+    cosine, sine = (mx.take(each, places, axis=0)[:, None] for each in (cosine, sine))
+    return rotated(array, cosine, sine, interleaved)
