@@ -465,3 +465,13 @@ def test_shape_arithmetic_keeps_to_the_host():
     )
     model = with_output_types(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
     check_model(model, {"x": np.arange(12, dtype=np.float32).reshape(3, 4)})
+
+
+@pytest.mark.parametrize("opset", [6, 14])
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+def test_nothing_is_divided_by_nothing(operator, opset):
+    if operator == "Mod" and opset < 10:
+        opset = 10
+    for shape in ((0,), (0, 3), (1, 1, 2, 0)):
+        nothing = np.zeros(shape, np.int64)
+        check_node(operator, nothing, nothing, opset=opset, reference=[nothing])

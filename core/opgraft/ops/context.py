@@ -89,7 +89,8 @@ class Context:
             ValueError: `holds` is known, and false.
         """
         if isinstance(holds, mx.array):
-            self.checks.append((holds, message))
+            if holds.size:
+                self.checks.append((holds, message))
         elif not np.all(holds):
             raise ValueError(message)
 
