@@ -12,9 +12,15 @@ import sys
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 SWITCH = "OPGRAFT_BLAS"
 """The environment variable that says which BLAS MLX is to use: `openblas` or `mlx`, its own."""
+
+
+_SPINNING: Final = "OPENBLAS_THREAD_TIMEOUT"
+_SHORT: Final = "14"
+"""The power of two of processor cycles that a thread spins for."""
 
 
 class Blas(Enum):
@@ -38,11 +44,23 @@ def prefer_openblas() -> Blas:
         return Blas.NOT_INSTALLED
     if "mlx.core" in sys.modules:
         return Blas.TOO_LATE
-    openblas = ctypes.CDLL(str(library))
+    openblas = _loaded(library)
     ctypes.CDLL(forwarder.origin, ctypes.RTLD_GLOBAL).forward_to(
         openblas.scipy_cblas_sgemm, openblas.scipy_cblas_dgemm, openblas.scipy_cblas_cgemm
     )
     return Blas.OPENBLAS
+
+
+def _loaded(library: Path) -> ctypes.CDLL:
+    """OpenBLAS, whose threads read these settings of the environment when it is loaded. Left alone, they go on spinning
+    for 20 ms after each product, and take processors from what comes next."""
+    given = os.environ.get(_SPINNING)
+    os.environ.setdefault(_SPINNING, _SHORT)
+    try:
+        return ctypes.CDLL(str(library))
+    finally:
+        if given is None:
+            del os.environ[_SPINNING]
 
 
 def _openblas() -> Path | None:
