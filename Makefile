@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops lint models browser conformance exporters sklearn bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -64,6 +64,10 @@ $(SKLEARN)/.installed: tests/ml/requirements.txt
 	$(PYTHON) -m venv $(SKLEARN)
 	$(SKLEARN)/bin/python -m pip install --quiet -r tests/ml/requirements.txt
 	touch $@
+
+# Everything beside what it is compared with; writes bench/RESULTS.md.
+bench: $(VENV)/.installed-dev
+	$(BIN)/python bench/run.py
 
 bench-partition bench-dispatch bench-trace: bench-%: $(VENV)/.installed-dev
 	$(BIN)/python bench/$*.py
