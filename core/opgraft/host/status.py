@@ -71,7 +71,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
 def _described(name: str, error: BaseException) -> tuple[int, str]:
     if isinstance(error, OpgraftError):
         code = _INVALID_ARGUMENT if isinstance(error, OptionError | RegistryError) else _FAIL
-        return code, f"opgraft: {error}"
+        return code, "; ".join([f"opgraft: {error}", *getattr(error, "__notes__", ())])
     if isinstance(error, KeyboardInterrupt):
         return _FAIL, f"opgraft: interrupted in {name} (KeyboardInterrupt)"
     return _FAIL, f"opgraft: internal error in {name}: {text_of(error)} (set OPGRAFT_DEBUG=1 for the traceback)"
