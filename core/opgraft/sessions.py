@@ -23,7 +23,8 @@ from opgraft.ort_values import DTYPE_OF_TEXT
 from opgraft.profiles import load_profile, require_device
 from opgraft.registry import Registry, installed_packs, load_registry
 from opgraft.reporting import Coverage, Report, coverage_of, report_of
-from opgraft.reporting.observation import Observation, Observer
+from opgraft.reporting.observation import Observation, Observer, completed_observations
+from opgraft.reporting.placement import completed
 from opgraft.reporting.report import Setting
 from opgraft.samples import Sample, drawn_inputs, places_of
 from opgraft.schemas import told, unknown_operators
@@ -84,7 +85,17 @@ def open_session(model: Model, provider_options: ProviderOptions | None = None) 
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
     session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
-    return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
+    return OpenedSession(session, coverage_of(completed(seen), model=model_name(model), source="session"))
+
+
+def decided_session(model: Model, provider_options: ProviderOptions | None = None) -> list[Decisions]:
+    """What is decided about a model while a session of it is made.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model; the message is its own.
+        OptionError, RegistryError: an option or a registry file cannot be used.
+    """
+    return _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)[1]
 
 
 def survey(
@@ -122,6 +133,7 @@ def survey(
         source, note = "file", str(refusal)
         seen = [observer.observe(_decided_from_file(model, asked, registry))]
     seen = seen or [observer.observe(Decisions(_EMPTY, _device(asked), (), ()))]
+    seen = completed_observations(seen)
     passes = [each.decisions for each in seen]
     coverage = coverage_of(passes, model=model_name(model), source=source, note=note)
     return report_of(seen, coverage, Setting.of(registry))
