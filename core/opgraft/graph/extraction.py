@@ -17,7 +17,8 @@ def extracted(graph: Graph, indices: Collection[int], outputs: Sequence[str] | N
     Args:
         graph: the graph; its initializers are read through it still.
         indices: of its nodes.
-        outputs: the names of the outputs. Default: what a node makes and others, or the graph's outputs, read.
+        outputs: the names of the outputs. Default: what a node makes and others, or the graph's outputs, read; where
+            that is nothing, what nobody reads.
     """
     chosen = frozenset(indices)
     nodes = [node for index, node in enumerate(graph.nodes) if index in chosen]
@@ -25,7 +26,8 @@ def extracted(graph: Graph, indices: Collection[int], outputs: Sequence[str] | N
     made = {value.name: value for node in nodes for value in node.outputs if value is not None}
     if outputs is None:
         wanted = {value.name for value in (*_reads(others), *graph.outputs)}
-        outputs = [name for name in made if name in wanted]
+        read = {value.name for value in _reads(nodes)}
+        outputs = [name for name in made if name in wanted] or [name for name in made if name not in read]
     by_name = {value.name: value for value in (*_reads(nodes), *graph.inputs, *graph.outputs, *made.values())}
     inputs: dict[str, Value] = {}
     constants: dict[str, Initializer] = {}

@@ -58,6 +58,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     if kind is KeyboardInterrupt:
         lib.interrupt_again()
     code, message = _described(name, error)
+    message = "; ".join([message, *getattr(error, "__notes__", ())])
     logger = Logger.default
     if os.environ.get("OPGRAFT_DEBUG") == "1" and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))
@@ -71,7 +72,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
 def _described(name: str, error: BaseException) -> tuple[int, str]:
     if isinstance(error, OpgraftError):
         code = _INVALID_ARGUMENT if isinstance(error, OptionError | RegistryError) else _FAIL
-        return code, "; ".join([f"opgraft: {error}", *getattr(error, "__notes__", ())])
+        return code, f"opgraft: {error}"
     if isinstance(error, KeyboardInterrupt):
         return _FAIL, f"opgraft: interrupted in {name} (KeyboardInterrupt)"
     return _FAIL, f"opgraft: internal error in {name}: {text_of(error)} (set OPGRAFT_DEBUG=1 for the traceback)"
