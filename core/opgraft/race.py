@@ -55,7 +55,7 @@ def race(first: Run, second: Run) -> Race:
     warm: list[float] = []
     for number in range(WARM_UPS):
         warm.append(_seconds(first))
-        if number >= 2 and min(warm) > _HOPELESS * fastest:
+        if number >= 1 and min(warm) > _HOPELESS * fastest:
             return Race(min(warm), fastest)
     counts = (_burst_count(min(warm)), _burst_count(fastest))
     times: tuple[list[float], list[float]] = ([], [])

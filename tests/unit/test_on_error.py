@@ -36,11 +36,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     errors: list[BaseException | None] = []
     run = Program.run
 
-    def run_or_fail(self: Program, inputs: Any) -> Any:
+    def run_or_fail(self: Program, *arguments: Any) -> Any:
         error = errors.pop(0) if errors else None
         if error is not None:
             raise error
-        return run(self, inputs)
+        return run(self, *arguments)
 
     monkeypatch.setattr(Program, "run", run_or_fail)
     return errors
@@ -146,7 +146,7 @@ def test_outputs_of_another_type_than_the_model_says_are_a_failure_too(
 ) -> None:
     session = open_session(mlp(), {"on_error": "cpu"})
     expected = session.run(None, X)[0]
-    monkeypatch.setattr(Program, "run", lambda self, inputs: [mx.zeros((3, 300), mx.int32)])
+    monkeypatch.setattr(Program, "run", lambda self, *arguments: [mx.zeros((3, 300), mx.int32)])
     np.testing.assert_allclose(session.run(None, X)[0], expected, rtol=1e-6)
     assert "came out as int32, and the model declares float32" in warnings[0]
 
@@ -215,11 +215,11 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is sent once more after the c
 session = open_session(add_model(), {"on_error": "cpu"})
 feeds = {name: np.ones((2, 4), np.float32) for name in "xy"}
 run, calls = Program.run, []
-def interrupted(self, inputs):
+def interrupted(self, *arguments):
     calls.append(1)
     if len(calls) == 1:
         raise KeyboardInterrupt
-    return run(self, inputs)
+    return run(self, *arguments)
 Program.run = interrupted
 try:
     session.run(None, feeds)
