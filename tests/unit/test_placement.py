@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
+import shlex
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +21,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 from reporting_models import DETECTOR, denying, parsed
 
+import opgraft
 from opgraft import fastest, ort_values, race
 from opgraft.claims import Decisions
 from opgraft.cli import main
@@ -25,6 +29,7 @@ from opgraft.engine import Program
 from opgraft.errors import ModelError, OptionError
 from opgraft.host import EP_NAME, observed
 from opgraft.host.logger import Logger
+from opgraft.host.options import known_options
 from opgraft.profiles import FORMAT, Profile, Trial, load_profile, save_profile
 from opgraft.race import Race
 from opgraft.sessions import (
@@ -35,6 +40,10 @@ from opgraft.sessions import (
     sample_inputs,
     survey,
 )
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "placement.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
 
 TWO_PIECES = "g (float[n] x) => (float[n] y) { a = Neg(x)  b = Abs(a)  c = Sin(b)  d = Relu(c)  y = Neg(d) }"
 """With Sin denied, two clusters: Neg and Abs before it, Relu and Neg after it."""
@@ -526,3 +535,34 @@ def test_a_real_model_is_decided_by_its_own_sizes() -> None:
     expected = open_cpu_session(DETECTOR).run(None, feeds)
     for output, wanted in zip(session.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(output, wanted, rtol=1e-3, atol=1e-4)
+
+
+# documentation
+
+
+def test_the_page_runs_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DETECTOR, "model.onnx")
+    np.savez("inputs.npz", **sample_inputs(open_cpu_session(DETECTOR), {"*": 32}).inputs)
+    commands = re.findall(r"^    (opgraft [^#\n]*)", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    racing(monkeypatch, *[(2, 1)] * 99)
+    for command in commands:
+        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert result.exit_code == 0, (command, result.output)
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    Path("example.yaml").write_text(example)
+    assert load_profile("example.yaml").trials["6c7815dceb1dcc5a335f"].claimed
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 3
+    for code in blocks:
+        names: dict[str, Any] = {"ort": onnxruntime, "opgraft": opgraft}
+        exec(compile(code, "placement.md", "exec"), names)
+        assert names["session"].get_providers()[0] == EP_NAME
+
+
+def test_the_readme_lists_every_option() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", README, re.MULTILINE))
+    for option in known_options():
+        values = ("a path",) if option.values is None else tuple(f"`{value}`" for value in option.values)
+        assert all(value in rows[option.name] for value in values), option.name
