@@ -24,7 +24,6 @@ from opgraft.profiles import load_profile, require_device
 from opgraft.registry import Registry, installed_packs, load_registry
 from opgraft.reporting import Coverage, Report, coverage_of, report_of
 from opgraft.reporting.observation import Observation, Observer, completed_observations
-from opgraft.reporting.placement import completed
 from opgraft.reporting.report import Setting
 from opgraft.samples import Sample, drawn_inputs, places_of
 from opgraft.schemas import told, unknown_operators
@@ -85,7 +84,7 @@ def open_session(model: Model, provider_options: ProviderOptions | None = None) 
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
     session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
-    return OpenedSession(session, coverage_of(completed(seen), model=model_name(model), source="session"))
+    return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
 def decided_session(model: Model, provider_options: ProviderOptions | None = None) -> list[Decisions]:

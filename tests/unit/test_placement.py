@@ -27,11 +27,13 @@ from opgraft.claims import Decisions
 from opgraft.cli import main
 from opgraft.engine import Program
 from opgraft.errors import ModelError, OptionError
-from opgraft.host import EP_NAME, observed
+from opgraft.host import EP_NAME, ep, observed
 from opgraft.host.logger import Logger
 from opgraft.host.options import known_options
+from opgraft.ops import op
 from opgraft.profiles import FORMAT, Profile, Trial, load_profile, save_profile
 from opgraft.race import Race
+from opgraft.registry import Pack, installed_packs
 from opgraft.sessions import (
     assignment,
     decided_session,
@@ -40,6 +42,7 @@ from opgraft.sessions import (
     sample_inputs,
     survey,
 )
+from opgraft.tracing import end_session
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "placement.md").read_text("utf-8")
@@ -181,6 +184,67 @@ def test_trials_of_the_whole_are_nobody_elses_business(monkeypatch: pytest.Monke
         session_of(parsed(TWO_PIECES), {"registry": denying(tmp_path, ["ai.onnx::Sin"])})
     assert len(seen) == 1
     assert len(races) == 3
+
+
+def test_nothing_of_them_is_traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    racing(monkeypatch, (0.001, 0.002), (0.001, 0.002), (0.009, 0.010))
+    ended: list[Any] = []
+    monkeypatch.setattr(ep, "end_session", ended.append)
+    monkeypatch.setenv("OPGRAFT_TRACE", str(tmp_path / "trace.json"))
+    session = session_of(parsed(TWO_PIECES), {"registry": denying(tmp_path, ["ai.onnx::Sin"])})
+    (whole,) = ended
+    assert whole.listeners == []
+    del session
+    assert len(ended) == 2
+    end_session(ended[1])
+
+
+def test_operators_that_packs_define(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU EP a kernel runs them, which knows their version here as it does in a session."""
+
+    @op("acme::Scale", since=1, until=1)
+    def scale(X: Any, *, by: float = 2.0) -> Any:
+        return X * by
+
+    @op("acme::Scale", since=2)
+    def scale_and_add(X: Any, *, by: float = 2.0) -> Any:
+        return X * by + 1
+
+    scale.schema()
+    scale_and_add.schema()
+    packs = (*installed_packs(), Pack("acme", plugins=(scale, scale_and_add)))
+    monkeypatch.setattr(opgraft.registry, "installed_packs", lambda: packs)
+    opgraft.registry._load.cache_clear()
+    try:
+        nodes = [
+            helper.make_node("Neg", ["x"], ["a"]),
+            helper.make_node("Scale", ["a"], ["y"], domain="acme", by=3.0),
+        ]
+        info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("acme", 2)]
+        graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        results: list[tuple[float, float]] = [(1, 2), (2, 1)]
+        for result in results:
+            racing(monkeypatch, result)
+            (trial,) = trials_of(model)
+            assert trial.problem is None
+            racing(monkeypatch, result)
+            session = session_of(model, {"on_error": "cpu"})
+            np.testing.assert_allclose(session.run(None, X)[0], -3 * X["x"] + 1, rtol=1e-6)
+
+        def fail(self: Any, inputs: Any, *rest: Any) -> Any:
+            if len(self.plan.steps) == 2:
+                raise RuntimeError("broken")
+            return run(self, inputs, *rest)
+
+        run = Program.run
+        racing(monkeypatch, (1, 2))
+        session = session_of(model, {"on_error": "cpu"})
+        monkeypatch.setattr(Program, "run", fail)
+        np.testing.assert_allclose(session.run(None, X)[0], -3 * X["x"] + 1, rtol=1e-6)
+    finally:
+        opgraft.registry._load.cache_clear()
 
 
 def test_clusters_are_tried_on_the_values_that_they_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

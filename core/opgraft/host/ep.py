@@ -28,7 +28,7 @@ from opgraft.plan import build_plan
 from opgraft.profiles import Profile, load_profile, require_device
 from opgraft.registry import Claimer, load_registry, set_versions
 from opgraft.schemas import told
-from opgraft.tracing import begin_session, end_session
+from opgraft.tracing import Session, begin_session, end_session
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -49,7 +49,7 @@ class ExecutionProvider:
         if device == "cpu":
             keep_freed_memory()
         self.logger = logger
-        self.trace = begin_session(options.trace, trace_ops=options.trace_ops)
+        self.trace = Session() if is_settled() else begin_session(options.trace, trace_ops=options.trace_ops)
         self.telling = Telling(self.trace, logger if options.log_declined else None)
         try:
             with self.trace.making("create the EP"):
