@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 import numpy as np
@@ -100,6 +102,25 @@ def test_weights_are_kept_once(failing: list[Any], monkeypatch: pytest.MonkeyPat
     assert kept[0]._copies == {}
     failing.append(RuntimeError(BROKEN))
     assert session.run(None, X)[0].shape == (3, 300)
+
+
+def test_the_program_is_let_go_once_the_cpu_has_taken_over(failing: list[Any]) -> None:
+    programs: list[Any] = []
+    make = Program.__init__
+
+    def note(self: Program, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        programs.append(ref(self))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Program, "__init__", note)
+        session = open_session(mlp(), {"on_error": "cpu"})
+    (program,) = programs
+    failing.append(RuntimeError(BROKEN))
+    session.run(None, X)
+    failing.clear()
+    gc.collect()
+    assert program() is None
 
 
 def test_what_the_cpu_refuses_too_is_its_own_error(warnings: list[str]) -> None:

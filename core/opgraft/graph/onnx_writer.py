@@ -95,10 +95,9 @@ def _values(nodes: list[Node]) -> Iterator[Value]:
 
 
 def _graph(graph: Graph, elements: Elements) -> GraphProto:
-    outputs = {value.name for value in graph.outputs}
-    between = [value for value in _values(list(graph.nodes)) if value.name in graph.own_names - outputs]
-    formals = {value.name for value in graph.inputs} | graph.initializers.keys()
-    types = {value.name: Value(value.name, value.dtype) for value in between if value.name not in formals}
+    typed = {value.name for value in (*graph.inputs, *graph.outputs)} | graph.initializers.keys()
+    made = (value for node in graph.nodes for value in node.outputs if value is not None)
+    between = [Value(value.name, value.dtype) for value in made if value.name not in typed and value.dtype is not None]
     return GraphProto(
         name=graph.name or "graph",
         node=[_node(node, elements) for node in graph.nodes],
@@ -107,7 +106,7 @@ def _graph(graph: Graph, elements: Elements) -> GraphProto:
         initializer=[
             _tensor(elements(each), _known(each.value.dtype), name) for name, each in graph.initializers.items()
         ],
-        value_info=[_info(value) for value in types.values() if value.dtype is not None],
+        value_info=[_info(value) for value in between],
     )
 
 

@@ -42,14 +42,13 @@ class Fallback:
         warn: Callable[[str], None],
     ) -> None:
         self.plan = program.plan
-        self._program = program
+        self._program: Program | None = program
         self._graph = graph
-        self._elements = _Kept(graph, constants)
+        self._elements: Elements | None = _Kept(graph, constants)
         self._open_cpu = open_cpu
         self._warn = warn
         self._lock = threading.Lock()
         self._session: Any = None
-        self._moved = False
 
     def run(self, inputs: Sequence[Array], recording: Recording | None = None) -> Sequence[mx.array | Array]:
         """As `Program.run`.
@@ -58,10 +57,11 @@ class Fallback:
             ModelError: the CPU execution provider fails too; the message is its own.
             Exception: the program's own error, with a note, where the graph cannot be run there.
         """
-        if self._moved:
+        program = self._program
+        if program is None:
             return self._on_cpu(inputs)
         try:
-            results = self._program.run(inputs, recording)
+            results = program.run(inputs, recording)
             check_types(results, self.plan.output_values)
             return results
         except Exception as error:
@@ -70,8 +70,9 @@ class Fallback:
     def _instead(self, inputs: Sequence[Array], error: Exception) -> Sequence[mx.array | Array]:
         try:
             with self._lock:
-                if self._session is None:
+                if self._session is None and self._elements is not None:
                     self._session = self._open_cpu(self._graph, self._elements)
+                    self._elements = None
         except Exception as refusal:
             error.add_note(f"on_error=cpu: the CPU EP cannot take over, {text_of(refusal)}")
             raise error from None
@@ -80,8 +81,8 @@ class Fallback:
         except Exception as its_own:
             raise ModelError(str(its_own)) from error
         with self._lock:
-            if not self._moved:
-                self._moved = True
+            if self._program is not None:
+                self._program = None  # its weights are on the CPU now
                 self._warn(f"subgraph {self.plan.name!r} failed, and runs on the CPU EP from now on: {text_of(error)}")
         return results
 
