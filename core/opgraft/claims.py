@@ -9,6 +9,7 @@ from typing import Final
 from opgraft.bundles import bundles, partition_bundles
 from opgraft.graph import Graph, Node
 from opgraft.graph.element_types import HELD
+from opgraft.profiles import Trial
 from opgraft.registry import Candidate, Claim, Claimer, Reason
 from opgraft.tracing import SpanMaker, untold
 
@@ -42,7 +43,8 @@ class Decision:
 class Decisions:
     """What was decided about a graph for a device. `decisions` runs parallel to the graph's nodes.
 
-    `feeds_bodies` is as it was given to `decide`.
+    `feeds_bodies` is as it was given to `decide`. `trials` are those of the clusters that were tried, by which some of
+    them are declined.
     """
 
     graph: Graph
@@ -50,6 +52,7 @@ class Decisions:
     decisions: tuple[Decision, ...]
     clusters: tuple[tuple[int, ...], ...]
     feeds_bodies: bool = True
+    trials: tuple[Trial, ...] = ()
 
     @property
     def declined(self) -> list[tuple[Node, tuple[Reason, ...]]]:

@@ -211,6 +211,29 @@ def bench(
 
 
 @main.command(cls=_Command)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write."
+)
+@click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=SIZE_HELP)
+@click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
+@click.option("--option", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu.")
+def tune(
+    model: Path,
+    output: Path,
+    sizes: tuple[tuple[str, int], ...],
+    inputs: Path | None,
+    options: tuple[tuple[str, str], ...],
+) -> None:
+    """Try which parts of MODEL are faster on the EP, and write a profile for the provider option of that name."""
+    from opgraft.tune_command import Request
+    from opgraft.tune_command import tune as run_tune
+
+    _refuse_both(inputs, sizes)
+    run_tune(Request(model, output, dict(sizes), inputs, dict(options)), console())
+
+
+@main.command(cls=_Command)
 @registry_option
 def packs(registry: str | None) -> None:
     """List the installed op packs in the order in which they are asked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,23 @@ def run(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
         return list(session.run(None, dict(feeds)))
     given = {name: _ort_value(value, dtypes[name]) for name, value in feeds.items()}
     return [_array(value) for value in session.run_with_ort_values(None, given)]
+
+
+def bound_run(session: Any, feeds: Mapping[str, Any]) -> Callable[[], None]:
+    """A function that runs a session on the same `feeds` each time, as ONNX Runtime runs a part of a graph: nothing is
+    copied on the way. `feeds` are as for `run`."""
+    dtypes = {info.name: DTYPE_OF_TEXT.get(info.type, "") for info in session.get_inputs()}
+    binding = session.io_binding()
+    given = {name: _ort_value(feeds[name], dtype) for name, dtype in dtypes.items()}
+    for name, value in given.items():
+        binding.bind_ortvalue_input(name, value)
+    for info in session.get_outputs():
+        binding.bind_output(info.name)
+
+    def run_once() -> None:
+        session.run_with_iobinding(binding)
+
+    return run_once
 
 
 def _ort_value(array: Any, dtype: str) -> Any:

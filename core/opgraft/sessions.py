@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import onnx
 
 from opgraft.claims import Decisions, decide
 from opgraft.engine import VerifiedRegistry, read_model
 from opgraft.errors import ModelError
-from opgraft.graph import Array, Graph
-from opgraft.graph.element_types import STORAGE
+from opgraft.graph import Graph, Value
+from opgraft.graph.element_types import has_numpy_type
 from opgraft.graph.onnx_source import load_model
-from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, library_path, observed, register
+from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, observed, register
 from opgraft.host.devices import chosen_device, default_device
 from opgraft.host.options import Options, ProviderOptions, option_texts, parse_options
+from opgraft.nested import cpu_session
 from opgraft.ort_values import DTYPE_OF_TEXT
+from opgraft.profiles import load_profile, require_device
 from opgraft.registry import Registry, installed_packs, load_registry
 from opgraft.reporting import Coverage, Report, coverage_of, report_of
-from opgraft.reporting.observation import Observation, Observer
+from opgraft.reporting.observation import Observation, Observer, completed_observations
 from opgraft.reporting.report import Setting
+from opgraft.samples import Sample, drawn_inputs, places_of
 from opgraft.schemas import told, unknown_operators
 from opgraft.sizes import ALL_OTHERS, require_known
 
@@ -62,10 +64,13 @@ def options_with_provider(provider_options: ProviderOptions | None = None) -> An
 
     asked = parse_options(given)
     load_registry(asked.registry)
+    profile = None if asked.profile is None else load_profile(asked.profile)
     options = onnxruntime.SessionOptions()
     offered = {each.ep_metadata["mlx_device"]: each for each in onnxruntime.get_ep_devices() if each.ep_name == EP_NAME}
     device = offered.get(asked.device) or offered.get("gpu") or offered["cpu"]
-    chosen_device(asked.device, gpu_chosen=device is offered.get("gpu"), gpu_offered="gpu" in offered)
+    chosen = chosen_device(asked.device, gpu_chosen=device is offered.get("gpu"), gpu_offered="gpu" in offered)
+    if profile is not None and asked.profile is not None:
+        require_device(profile, asked.profile, chosen)
     options.add_provider_for_devices([device], given)
     options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")
     return options
@@ -80,6 +85,16 @@ def open_session(model: Model, provider_options: ProviderOptions | None = None) 
     """
     session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
+
+
+def decided_session(model: Model, provider_options: ProviderOptions | None = None) -> list[Decisions]:
+    """What is decided about a model while a session of it is made.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model; the message is its own.
+        OptionError, RegistryError: an option or a registry file cannot be used.
+    """
+    return _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)[1]
 
 
 def survey(
@@ -117,6 +132,7 @@ def survey(
         source, note = "file", str(refusal)
         seen = [observer.observe(_decided_from_file(model, asked, registry))]
     seen = seen or [observer.observe(Decisions(_EMPTY, _device(asked), (), ()))]
+    seen = completed_observations(seen)
     passes = [each.decisions for each in seen]
     coverage = coverage_of(passes, model=model_name(model), source=source, note=note)
     return report_of(seen, coverage, Setting.of(registry))
@@ -197,13 +213,8 @@ def open_cpu_session(model: Model) -> Any:
     Raises:
         ModelError: ONNX Runtime cannot load the model.
     """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _SEVERITY_FATAL
-    options.register_custom_ops_library(library_path())
     try:
-        return onnxruntime.InferenceSession(source_of(model), options, providers=["CPUExecutionProvider"])
+        return cpu_session(source_of(model))
     except Exception as error:
         raise _refusal(model, error, load_registry()) from error
 
@@ -215,14 +226,6 @@ def model_name(model: Model) -> str:
     return "model" if isinstance(model, bytes) else (model.graph.name or "model")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Random inputs for a model, and the names of the dimensions whose size was nowhere given (they are 1)."""
-
-    inputs: dict[str, Array]
-    assumed: tuple[str, ...]
-
-
 def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: int = 0) -> Sample:
     """Random inputs that fit a session's signature.
 
@@ -232,48 +235,30 @@ def sample_inputs(session: Any, sizes: Mapping[str, int] | None = None, seed: in
         seed: of the random generator.
 
     Raises:
-        ModelError: an input is no tensor of numbers.
+        ModelError: an input is no tensor of numbers that NumPy has.
         OptionError: `sizes` names no dimension of the model, or gives another size to one that has one.
     """
-    generator = np.random.default_rng(seed)
-    given = dict(sizes or {})
-    known: dict[str, None] = {}
-    fixed: dict[str, int] = {}
-    assumed: dict[str, None] = {}
-    inputs: dict[str, Array] = {}
-    for each in session.get_inputs():
-        dtype = _ORT_TYPES.get(each.type)
-        if dtype is None:
+    values = signature(session)
+    for value, each in zip(values, session.get_inputs(), strict=True):
+        if value.dtype is None or not has_numpy_type(value.dtype):
             raise ModelError(f"input {each.name!r} is of type {each.type}; give it in a file (--inputs)")
-        shape: list[int] = []
-        for axis, dim in enumerate(each.shape):
-            place = f"{each.name}:{axis}"
-            if isinstance(dim, int):
-                shape.append(dim)
-                fixed[place] = dim
-                continue
-            names = [dim, place] if isinstance(dim, str) and dim != "?" else [place]
-            known.update(dict.fromkeys(names))
-            size = next((given[name] for name in (place, *names, ALL_OTHERS) if name in given), None)
-            if size is None:
-                assumed[names[0]] = None
-            shape.append(1 if size is None else size)
-        inputs[each.name] = _random_array(generator, dtype, shape)
-    require_known(given, known, fixed, "those without a size")
-    return Sample(inputs, tuple(assumed))
+    places = list(places_of(values))
+    known = dict.fromkeys(name for place in places if place.size is None for name in place.names)
+    fixed = {place.position: place.size for place in places if place.size is not None}
+    require_known(sizes or {}, known, fixed, "those without a size")
+    return drawn_inputs(values, sizes, seed)
 
 
-def _random_array(generator: np.random.Generator, dtype: np.dtype[Any], shape: list[int]) -> Array:
-    if dtype.kind in "biu":
-        return np.asarray(generator.integers(0, 2, shape), dtype)
-    return np.asarray(generator.random(shape), dtype)
-
-
-_ORT_TYPES: dict[str, np.dtype[Any]] = {
-    text: storage
-    for text, name in DTYPE_OF_TEXT.items()
-    if (storage := STORAGE[name]) is not None and storage.name == name
-}
+def signature(session: Any) -> list[Value]:
+    """The inputs of a session: their element types, and their sizes as far as the model gives them."""
+    return [
+        Value(
+            each.name,
+            DTYPE_OF_TEXT.get(each.type),
+            tuple(dim if isinstance(dim, int) or dim != "?" else None for dim in each.shape),
+        )
+        for each in session.get_inputs()
+    ]
 
 
 def source_of(model: Model) -> str | bytes:

@@ -87,7 +87,7 @@ def _kind(case: Any) -> tuple[str, str]:
         return "unclaimed", _reasons(seen)
     try:
         for inputs, expected in case.data_sets:
-            _compare(_run(session, _plain(list(inputs))), _plain(list(expected)), case)
+            _compare(_run(session, plain(list(inputs))), plain(list(expected)), case)
     except AssertionError as error:
         return "wrong", _line(error)
     except Exception as error:
@@ -105,12 +105,12 @@ def _reasons(seen: Sequence[Decisions]) -> str:
     return "; ".join(sorted(found))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value of a case as ONNX Runtime takes it: some cases hold tensors as protobufs, or NumPy scalars."""
     if isinstance(value, onnx.TensorProto):
         return onnx.numpy_helper.to_array(value)
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if value is None else np.asarray(value)
 
 

@@ -59,6 +59,10 @@ class ConstantStore:
         """The size of all that was converted."""
         return sum(array.nbytes for array in self._device.values())
 
+    def find(self, initializer: Initializer) -> mx.array | None:
+        """The constant where it has been converted."""
+        return self._device.get(initializer.identity)
+
     def device(self, initializer: Initializer) -> mx.array:
         """The constant as an evaluated MLX array."""
         array = self._device.get(initializer.identity)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from opgraft.ops.arrays import described
+import mlx.core as mx
+import numpy as np
+
+from opgraft.engine.lanes import lane
+from opgraft.errors import ContractError
+from opgraft.graph import Array, Value
+from opgraft.graph.element_types import HELD_AS
+from opgraft.ops.arrays import described, element_type
 
 
 def outputs_of(results: Any, count: int) -> Sequence[Any]:
@@ -19,3 +26,29 @@ def outputs_of(results: Any, count: int) -> Sequence[Any]:
     if len(results) < count:
         raise TypeError(f"the translator gave {len(results)} outputs, and the node has {count}")
     return results
+
+
+def in_storage_type(result: mx.array | Array) -> mx.array | Array:
+    """An evaluated output in the storage type of its element type, which NumPy has: bfloat16 as its 16 bits."""
+    if isinstance(result, mx.array) and result.dtype == mx.bfloat16:
+        with lane("cpu"):
+            result = result.view(mx.uint16)
+            mx.eval(result)
+    return result
+
+
+def stored(result: mx.array | Array) -> Array:
+    """An evaluated output as a NumPy array in storage form: a view of its memory where it can be."""
+    return np.array(in_storage_type(result), copy=False)
+
+
+def check_types(results: Iterable[mx.array | Array], declared: Iterable[Value]) -> None:
+    """Make sure that outputs are of the element types that a model declares.
+
+    Raises:
+        ContractError: one is of another.
+    """
+    for result, value in zip(results, declared, strict=True):
+        found = element_type(result)
+        if value.dtype is not None and found not in (value.dtype, HELD_AS.get(value.dtype)):
+            raise ContractError(f"output {value.name!r} came out as {found}, and the model declares {value.dtype}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -87,6 +87,31 @@ _NAMED_SETS: Final = {
     "unsigned integers": UNSIGNED,
     "bool": BOOL,
 }
+
+
+def has_numpy_type(dtype: str) -> bool:
+    """True for an element type that NumPy has too: its storage type is the type itself."""
+    storage = STORAGE[dtype]
+    return storage is not None and storage.name == dtype
+
+
+def marked(array: _Array, dtype: str) -> _Array:
+    """`array`, elements of type `dtype` in storage form, with the type noted where the storage does not tell it."""
+    storage = STORAGE[dtype]
+    if storage is None or has_numpy_type(dtype):
+        return array
+    return array.view(np.dtype(storage.type, metadata={_ELEMENT_TYPE: dtype}))
+
+
+def marked_type(array: _Array) -> str:
+    """The element type of what `marked` gave."""
+    if array.dtype.metadata and _ELEMENT_TYPE in array.dtype.metadata:
+        return str(array.dtype.metadata[_ELEMENT_TYPE])
+    return "string" if array.dtype == object else str(array.dtype.name)
+
+
+_ELEMENT_TYPE: Final = "element_type"
+_Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
 def described(dtypes: Collection[str]) -> str:

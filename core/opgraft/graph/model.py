@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -214,6 +215,11 @@ class Graph:
             for body in node.bodies.values():
                 found.extend(body.all_nodes())
         return found
+
+    def all_initializers(self) -> list[Initializer]:
+        """The initializers of this graph, then those of its bodies, all the way down."""
+        inner = (body.all_initializers() for node in self.nodes for body in node.bodies.values())
+        return [*self.initializers.values(), *chain.from_iterable(inner)]
 
 
 def topologically_sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:

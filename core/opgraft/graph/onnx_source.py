@@ -16,7 +16,7 @@ from google.protobuf.message import Error as ProtobufError
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
 from opgraft.errors import ModelError
-from opgraft.graph.element_types import NAME_OF_ONNX, ONNX_OF_NAME, PACKED, STORAGE
+from opgraft.graph.element_types import NAME_OF_ONNX, ONNX_OF_NAME, PACKED, STORAGE, marked
 from opgraft.graph.model import (
     ONNX_DOMAIN,
     Array,
@@ -212,7 +212,7 @@ class _Reader:
 
     def tensor_attribute(self, tensor: TensorProto) -> AttributeValue:
         try:
-            return storage_array(tensor, self.folder)
+            return marked(storage_array(tensor, self.folder), NAME_OF_ONNX[tensor.data_type])
         except ModelError:
             return UnreadableAttribute()
 

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import mlx.core as mx
 import numpy as np
 
 from opgraft.allocation import give_back_freed_memory
-from opgraft.engine import Program, lane
-from opgraft.errors import ContractError
+from opgraft.engine.results import check_types, in_storage_type
 from opgraft.graph import Array, Value
-from opgraft.graph.element_types import HELD_AS, PACKED
+from opgraft.graph.element_types import PACKED
 from opgraft.graph.packing import packed
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import OK, callback, check
 from opgraft.host.tensors import array_at, array_of_view
 from opgraft.ops.arrays import element_type
+from opgraft.plan import Plan
 from opgraft.tracing import Recording, Session
 from opgraft.tracing.session import everywhere
+
+
+class Runner(Protocol):
+    """What runs a plan: a program, or what takes its place where it fails."""
+
+    plan: Plan
+
+    def run(self, inputs: Sequence[Array], recording: Recording | None = None, /) -> Sequence[mx.array | Array]:
+        """See `Program.run`."""
+        ...
 
 
 class Computation:
@@ -32,7 +42,7 @@ class Computation:
         trace: the session whose runs they are.
     """
 
-    def __init__(self, program: Program, inputs: Sequence[int], outputs: Sequence[int], trace: Session) -> None:
+    def __init__(self, program: Runner, inputs: Sequence[int], outputs: Sequence[int], trace: Session) -> None:
         self.program = program
         self.trace = trace
         self._inputs = ffi.new("size_t[]", list(inputs))
@@ -68,6 +78,7 @@ class Computation:
         return [array_of_view(view) for view in views]
 
     def _write(self, context: Any, results: Sequence[mx.array | Array]) -> None:
+        check_types(results, self.program.plan.output_values)
         for result, (index, declared) in zip(results, self._outputs, strict=True):
             _write(context, index, result, declared)
 
@@ -92,7 +103,7 @@ class FusedNode:
 
     live: ClassVar[dict[Any, FusedNode]] = {}
 
-    def __init__(self, program: Program, trace: Session) -> None:
+    def __init__(self, program: Runner, trace: Session) -> None:
         plan = program.plan
         self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)), trace)
         self.gives_back_memory = False
@@ -105,18 +116,11 @@ class FusedNode:
 
 
 def _write(context: Any, index: int, result: mx.array | Array, declared: Value) -> None:
-    found = element_type(result)
-    dtype = declared.dtype or found
-    if found != dtype and found != HELD_AS.get(dtype):
-        raise ContractError(f"output {declared.name!r} came out as {found}, and the model declares {dtype}")
-    if isinstance(result, mx.array) and result.dtype == mx.bfloat16:
-        with lane("cpu"):
-            result = result.view(mx.uint16)  # NumPy has no bfloat16
-            mx.eval(result)
+    result = in_storage_type(result)
     data, shape = ffi.new("void **"), result.shape
     check(lib.open_output(context, index, shape, len(shape), data))
-    if found != dtype and dtype in PACKED:
-        result = packed(np.array(result, copy=False), dtype)
+    if declared.dtype is not None and declared.dtype in PACKED:
+        result = packed(np.array(result, copy=False), declared.dtype)
     memory = memoryview(cast(Any, result))
     if memory.c_contiguous:
         ffi.memmove(data[0], memory, memory.nbytes)

@@ -8,10 +8,14 @@ from typing import Any, ClassVar, Final
 from opgraft.allocation import keep_freed_memory
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program, VerifiedRegistry
-from opgraft.graph import Node
+from opgraft.fastest import Placer, is_settled
+from opgraft.graph import Graph, Node
+from opgraft.graph.extraction import extracted
+from opgraft.graph.onnx_writer import Elements, model_of_graph, own_elements
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
-from opgraft.host.compute import FusedNode
+from opgraft.host.compute import FusedNode, Runner
+from opgraft.host.fallback import Fallback
 from opgraft.host.kernel_info import forget, leave
 from opgraft.host.logger import Logger
 from opgraft.host.options import Options
@@ -19,10 +23,12 @@ from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.profiler import Profiler
 from opgraft.host.status import OK, callback, check
 from opgraft.host.telling import Telling
+from opgraft.nested import cpu_session, own_session
 from opgraft.plan import build_plan
+from opgraft.profiles import Profile, load_profile, require_device
 from opgraft.registry import Claimer, load_registry, set_versions
 from opgraft.schemas import told
-from opgraft.tracing import begin_session, end_session
+from opgraft.tracing import Session, begin_session, end_session
 
 _FEEDS_BODIES_SINCE: Final = 27
 """Before ONNX Runtime 1.27, the inputs of a fused node leave out what only the bodies of its nodes read."""
@@ -43,20 +49,49 @@ class ExecutionProvider:
         if device == "cpu":
             keep_freed_memory()
         self.logger = logger
-        self.trace = begin_session(options.trace, trace_ops=options.trace_ops)
+        self.trace = Session() if is_settled() else begin_session(options.trace, trace_ops=options.trace_ops)
         self.telling = Telling(self.trace, logger if options.log_declined else None)
         try:
             with self.trace.making("create the EP"):
                 registry = load_registry(options.registry)
                 self.definitions = told(registry)
+                profile = self._profile()
         except BaseException:
             end_session(self.trace)
             raise
         self.registry: Claimer = VerifiedRegistry(registry, device, self.trace.span) if options.verify else registry
+        chooses = profile is not None or options.placement == "fastest"
+        self.placer = Placer(self.registry, device, self, profile, self._warn) if chooses else None
         self.pointer = lib.new_OrtEp()
         if not self.trace.listeners:
             self.pointer.OnRunStart = self.pointer.OnRunEnd = ffi.NULL
         ExecutionProvider.live[self.pointer] = self
+
+    def _profile(self) -> Profile | None:
+        """The profile that the session is to be decided by."""
+        path = self.options.profile
+        if path is None:
+            return None
+        profile = load_profile(path)
+        require_device(profile, path, self.device)
+        return profile
+
+    def on_both(self, graph: Graph) -> Any:
+        """A session of a graph with an execution provider like this one first."""
+        options = {"device": self.device, "placement": "fastest", "registry": self.options.registry or ""}
+        verify = "on" if self.options.verify else "off"
+        return own_session(model_of_graph(graph).SerializeToString(), {**options, "verify": verify})
+
+    def on_cpu(self, graph: Graph, elements: Elements = own_elements) -> Any:
+        """A session of a graph on the CPU execution provider, whose kernels know of each node what this one does."""
+        leave(graph.all_nodes(), self.definitions, self.trace)
+        try:
+            return cpu_session(model_of_graph(graph, elements).SerializeToString())
+        finally:
+            forget()
+
+    def _warn(self, text: str) -> None:
+        self.logger.warning(f"opgraft: {text}")
 
     def release(self) -> None:
         del ExecutionProvider.live[self.pointer]
@@ -94,6 +129,9 @@ class ExecutionProvider:
                 feeds_bodies=lib.api_version() >= _FEEDS_BODIES_SINCE,
                 span=self.trace.span,
             )
+            if self.placer is not None:
+                with self.trace.span("try the clusters", "trial"):
+                    decisions = self.placer.place(decisions)
             options = ffi.gc(lib.new_OrtNodeFusionOptions(), lib.free)
             options.drop_constant_initializers = True
             for cluster in filter(None, decisions.clusters):
@@ -101,9 +139,10 @@ class ExecutionProvider:
                 check(lib.ep_EpGraphSupportInfo_AddNodesToFuse(support, nodes, len(cluster), options))
             if self.definitions:
                 leave(_unclaimed(decisions, candidates), self.definitions, self.trace)
-            self.telling.tell(decisions)
-            for observer in tuple(observers):
-                observer(decisions)
+            if not is_settled():
+                self.telling.tell(decisions)
+                for observer in tuple(observers):
+                    observer(decisions)
 
     def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[Any]:
         """An OrtNodeComputeInfo for each fused node. Weights that several of them read are converted once."""
@@ -118,7 +157,8 @@ class ExecutionProvider:
                         plan = build_plan(live.graph, inputs, outputs)
                         with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
                             program = Program(plan, self.registry, self.device, constants)
-                    made.append(FusedNode(program, self.trace))
+                        runner = self._with_fallback(program, live.graph, constants)
+                    made.append(FusedNode(runner, self.trace))
         except BaseException:
             for node in made:
                 node.release()
@@ -126,6 +166,13 @@ class ExecutionProvider:
         if made and constants.nbytes > LARGE_WEIGHTS:
             made[0].gives_back_memory = True
         return [node.pointer for node in made]
+
+    def _with_fallback(self, program: Program, graph: Graph, constants: ConstantStore) -> Runner:
+        if self.options.on_error == "raise":
+            return program
+        outputs = [value.name for value in program.plan.output_values]
+        whole = extracted(graph, range(len(graph.nodes)), outputs)
+        return Fallback(program, whole, constants, self.on_cpu, self._warn)
 
 
 def _unclaimed(decisions: Decisions, candidates: Collection[int]) -> Iterator[Node]:

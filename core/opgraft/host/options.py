@@ -51,6 +51,21 @@ class Options:
         help="Path of the registry.yaml to use in place of the shipped one; ~ is the home folder."
     )
     verify: bool = _switch(default="on", help="Translate each node once on stand-in inputs before it is claimed.")
+    placement: str = _one_of(
+        "all",
+        "fastest",
+        default="all",
+        help="What is claimed. all: whatever can run. fastest: what is faster here than on the CPU EP, by trying both.",
+    )
+    profile: str | None = _text(
+        help="Path of what `opgraft tune` measured, by which placement=fastest decides without trying again."
+    )
+    on_error: str = _one_of(
+        "raise",
+        "cpu",
+        default="raise",
+        help="When a subgraph fails. cpu: it runs on the CPU EP from then on, and a warning says why.",
+    )
     log_declined: bool = _switch(default="off", help="Log each node that is not claimed, with its reasons.")
     trace: str | None = _text(
         help="Path of a trace to write, for Perfetto or Chrome; %p in it is the number of the process."

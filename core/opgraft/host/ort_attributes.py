@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from opgraft.errors import ModelError
 from opgraft.graph import Array, AttributeValue, UnreadableAttribute
+from opgraft.graph.element_types import marked
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import check
-from opgraft.host.tensors import array_of_value
+from opgraft.host.tensors import array_of_value, element_type_of
 
 _STRING: Final = 5
 
@@ -71,7 +72,7 @@ def _tensor(pointer: Any, view: Any) -> Array | UnreadableAttribute:
         lib.ort_ReleaseStatus(status)
         return UnreadableAttribute()
     try:
-        return array_of_value(value[0]).copy()
+        return marked(array_of_value(value[0]).copy(), element_type_of(value[0]))
     except ModelError:
         return UnreadableAttribute()
     finally:

@@ -58,6 +58,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     if kind is KeyboardInterrupt:
         lib.interrupt_again()
     code, message = _described(name, error)
+    message = "; ".join([message, *getattr(error, "__notes__", ())])
     logger = Logger.default
     if os.environ.get("OPGRAFT_DEBUG") == "1" and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))

@@ -69,6 +69,13 @@ def array_of_value(value: Any) -> Array:
     return _strings(value, view) if view.element_type == _STRING else array_of_view(view)
 
 
+def element_type_of(value: Any) -> str:
+    """The name of the element type of an OrtValue that holds a tensor."""
+    view = ffi.new("TensorView *")
+    check(lib.read_tensor(value, view))
+    return NAME_OF_ORT[view.element_type]
+
+
 def _strings(value: Any, view: Any) -> Array:
     shape = tuple(view.sizes[axis] for axis in range(view.rank))
     array = np.empty(shape, object)

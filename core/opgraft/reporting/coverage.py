@@ -10,7 +10,7 @@ from opgraft.claims import Decision, Decisions
 from opgraft.graph import Node
 from opgraft.registry import Reason
 from opgraft.reporting.declines import Key, key_of
-from opgraft.reporting.placement import placed, replaced, settled, size_of
+from opgraft.reporting.placement import completed, placed, replaced, settled, size_of
 
 NAMES_SHOWN = 3
 """How many node names a reason lists."""
@@ -148,7 +148,7 @@ def coverage_of(
         model, source, note: see `Coverage`.
         device: where `passes` is empty.
     """
-    placements = placed(settled(passes))
+    placements = placed(settled(completed(passes)))
     sizes: dict[int, int] = {}
     for each in placements:
         if each.subgraph is not None:

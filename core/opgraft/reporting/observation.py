@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opgraft.claims import Decisions, claim_of
@@ -10,6 +10,7 @@ from opgraft.engine import VerifiedRegistry
 from opgraft.graph import Node
 from opgraft.registry import Candidate, Claimer, Pack, Policy, Reason, Registry
 from opgraft.reporting.breaks import Reading, readings_of
+from opgraft.reporting.placement import carried, completed
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,22 @@ class Observation:
     decisions: Decisions
     verdicts: Mapping[int, Verdict]
     readings: tuple[tuple[Reading, ...], ...]
+
+
+def completed_observations(observations: Sequence[Observation]) -> list[Observation]:
+    """A session's observations, with what was declined before, and is not asked about again, in the later ones too."""
+    passes = [each.decisions for each in observations]
+    return [
+        Observation(
+            decisions,
+            {
+                **each.verdicts,
+                **{index: observations[number].verdicts[place] for index, (number, place) in old.items()},
+            },
+            each.readings,
+        )
+        for each, decisions, old in zip(observations, completed(passes), carried(passes), strict=True)
+    ]
 
 
 class Observer:

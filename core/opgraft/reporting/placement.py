@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opgraft.claims import Decision, Decisions
 from opgraft.graph import Node, Value
@@ -35,6 +35,35 @@ def settled(passes: Sequence[Decisions]) -> tuple[Decisions, ...]:
             kept.append(each)
         shown.update(identity(node) for node in nodes)
     return tuple(reversed(kept))
+
+
+def carried(passes: Sequence[Decisions]) -> list[dict[int, tuple[int, int]]]:
+    """For each of a session's decisions, the nodes that were not to be decided since they had been declined before, by
+    index: the number of the decisions that did, and the index there."""
+    found: list[dict[int, tuple[int, int]]] = []
+    declined: dict[tuple[str, ...], tuple[int, int]] = {}
+    for number, each in enumerate(passes):
+        open_ones = {index: identity(one.node) for index, one in enumerate(each.decisions) if _is_undecided(one)}
+        found.append({index: declined[key] for index, key in open_ones.items() if key in declined})
+        declined.update(
+            (identity(one.node), (number, index)) for index, one in enumerate(each.decisions) if one.reasons
+        )
+    return found
+
+
+def _is_undecided(decision: Decision) -> bool:
+    return not decision.claimed and not decision.reasons
+
+
+def completed(passes: Sequence[Decisions]) -> list[Decisions]:
+    """A session's decisions; what was declined before, and is not asked about again, is declined in the later ones."""
+    found: list[Decisions] = []
+    for each, before in zip(passes, carried(passes), strict=True):
+        decisions = list(each.decisions)
+        for index, (number, place) in before.items():
+            decisions[index] = replace(passes[number].decisions[place], node=decisions[index].node)
+        found.append(replace(each, decisions=tuple(decisions)) if before else each)
+    return found
 
 
 def replaced(passes: Sequence[Decisions]) -> list[Decision]:
