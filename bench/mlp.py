@@ -50,7 +50,7 @@ def main() -> None:
 
     np.testing.assert_allclose(session.run(None, {"x": x})[0], direct(), rtol=1e-4, atol=1e-4)
     sides = {"ep": lambda: session.run(None, {"x": x}), "mlx": direct, "cpu": lambda: cpu.run(None, {"x": x})}
-    found = medians(sides, turns=300, warm_ups=30)
+    found = medians(sides, turns=1000, warm_ups=100, pause=0)
     tell([{"model": "MLP, 8 layers of 256, batch 1", **found}])
 
 

@@ -152,7 +152,8 @@ class Compiler:
                 form = self._form(form, frame, segment.writes)
 
     def _record(self, frame: Frame) -> None:
-        self._form(None, frame, range(self.program.plan.first_constant))  # inputs are brought, which is no building
+        for slot in self.program.brought:  # which is no building
+            frame.on_device(slot)
         frame.run.compiles = False  # bodies are weighed as they are when they are traced
         try:
             for number in range(len(self._weights)):

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import mlx.core as mx
 
 _STREAMS: Final = {"cpu": (mx.cpu,), "gpu": (mx.cpu, mx.gpu)}
 
-Lane: TypeAlias = tuple[mx.Stream, ...]
-"""A stream of each kind that a device needs; the last is the device's own."""
 
-_free: dict[str, list[Lane]] = {device: [] for device in _STREAMS}
+class Lane:
+    """A stream of each kind that a device needs, as a context: what MLX is asked for while it lasts is done in them."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._contexts: tuple[Any, ...] = tuple(mx.stream(mx.new_thread_unsafe_stream(kind)) for kind in _STREAMS[device])
+
+    def __enter__(self) -> Lane:
+        for context in self._contexts:
+            context.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
+        _free[self.device].append(self)
 
 
-@contextmanager
-def lane(device: str) -> Iterator[Lane]:
-    """What MLX is asked for while the context lasts is done on `device`, in streams that nobody else uses meanwhile.
+_free: Final[dict[str, list[Lane]]] = {device: [] for device in _STREAMS}
+
+
+def lane(device: str) -> Lane:
+    """A lane that nobody else uses until its context ends.
 
     A thread's default streams would do the same work, but each of them holds an operating system's thread, and MLX
     keeps it after the thread that it was made for. Of lanes there are as many as there were ever runs at once. An array
@@ -27,17 +40,7 @@ def lane(device: str) -> Iterator[Lane]:
     Args:
         device: "cpu" or "gpu".
     """
-    free = _free[device]
     try:
-        streams = free.pop()
+        return _free[device].pop()
     except IndexError:
-        streams = tuple(mx.new_thread_unsafe_stream(kind) for kind in _STREAMS[device])
-    try:
-        with mx.stream(streams[0]):
-            if len(streams) == 1:
-                yield streams
-            else:
-                with mx.stream(streams[1]):
-                    yield streams
-    finally:
-        free.append(streams)
+        return Lane(device)

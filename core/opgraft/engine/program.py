@@ -152,6 +152,8 @@ class Program:
             for number, (step, candidate, inner) in enumerate(zip(plan.steps, candidates, bodies, strict=True))
             for turns in (candidate.layout is Layout.ANY and not lying.isdisjoint(step.inputs),)
         )
+        read_on_device = {slot for bound in self._bound for read, slot in bound.readers if read is Frame.on_device}
+        self.brought = tuple(slot for slot in range(first) if slot in read_on_device - wanted)
         with lane(self.device):
             self._template = self._constant_frame(constants, wanted)
         fusing = fusing_on(self.device)
