@@ -12,6 +12,8 @@ from opgraft.graph.element_types import described
 from opgraft.ops import Handler
 from opgraft.registry import Registry, load_registry
 
+OTHER_DOMAINS = {"com.microsoft": "tests/contrib", "ai.onnx.ml": "tests/ml"}
+
 _MEANING = {
     "right": "every node on the execution provider, and ONNX's outputs",
     "partly": "right, with some nodes elsewhere",
@@ -26,7 +28,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
     """The page as Markdown."""
     counts = collections.Counter(verdict.kind for verdict in verdicts)
     lines = [
-        "# Coverage of ai.onnx",
+        "# Coverage of operators",
         "",
         f"ONNX's {len(verdicts)} node cases (onnx {version('onnx')}), each run through onnxruntime "
         f"{version('onnxruntime')} with this execution provider first and the CPU's second, graph optimizations off, "
@@ -50,13 +52,31 @@ def page(verdicts: Sequence[Verdict]) -> str:
     for operator in sorted(set(by_operator) | {name for name in registry.operators if name.startswith("ai.onnx::")}):
         if operator.startswith("ai.onnx::"):
             lines.append(_row(operator, by_operator[operator], registry))
+    for domain, tests in OTHER_DOMAINS.items():
+        lines += [
+            "",
+            f"## {domain}",
+            "",
+            f"Compared with ONNX Runtime's CPU provider, or with NumPy where it has no kernel, in `{tests}`.",
+            "",
+            "| operator | versions | element types |",
+            "|---|---|---|",
+        ]
+        for operator in sorted(name for name in registry.operators if name.startswith(f"{domain}::")):
+            versions, types = _taken(operator, registry)
+            lines.append(f"| {operator.removeprefix(f'{domain}::')} | {versions or 'declined'} | {types} |")
     return "\n".join(lines) + "\n"
 
 
-def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
+def _taken(operator: str, registry: Registry) -> tuple[str, str]:
+    """The versions that handlers cover, and the element types of their first input, as text."""
     handlers = [each.handler for each in registry.candidates(operator) if isinstance(each.handler, Handler)]
-    versions = ", ".join(handler.versions for handler in handlers) or "none"
-    types = "; ".join(dict.fromkeys(_types(handler) for handler in handlers))
+    versions = ", ".join(dict.fromkeys(handler.versions for handler in handlers))
+    return versions, "; ".join(dict.fromkeys(_types(handler) for handler in handlers))
+
+
+def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
+    versions, types = _taken(operator, registry)
     right = sum(verdict.kind == "right" for verdict in verdicts)
     partly = sum(verdict.kind == "partly" for verdict in verdicts)
     reasons = collections.Counter(
@@ -68,7 +88,7 @@ def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
     )
     rest = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)).replace("|", "\\|")
     name = operator.removeprefix("ai.onnx::")
-    return f"| {name} | {versions} | {types} | {right} | {partly} | {len(verdicts)} | {rest} |"
+    return f"| {name} | {versions or 'none'} | {types} | {right} | {partly} | {len(verdicts)} | {rest} |"
 
 
 def _types(handler: Handler) -> str:
