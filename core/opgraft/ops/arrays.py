@@ -20,6 +20,8 @@ HELD_TYPE: Final[dict[str, mx.Dtype]] = {name: MLX_TYPE[held] for name, held in 
 HOST_TYPES: Final = frozenset(np.dtype(name) for name in ANY - {"bfloat16"})
 """The NumPy types of values that may be held on the host."""
 
+_MLX_OF_NUMPY: Final = {dtype: MLX_TYPE[dtype.name] for dtype in HOST_TYPES}
+
 TYPE_NAME: Final[dict[mx.Dtype, str]] = {dtype: name for name, dtype in MLX_TYPE.items()}
 """ONNX's name for an MLX type."""
 
@@ -29,7 +31,7 @@ def to_device(value: Any) -> mx.array:
     if isinstance(value, mx.array):
         return value
     array = np.asarray(value, order="C")  # MLX takes no negative strides
-    return mx.array(array, dtype=MLX_TYPE[array.dtype.name])
+    return mx.array(array, dtype=_MLX_OF_NUMPY[array.dtype])
 
 
 def to_host(value: Any) -> np.ndarray[Any, Any]:
