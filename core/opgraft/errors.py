@@ -35,6 +35,10 @@ class TranslationError(OpgraftError):
     """A handler failed while its node was being run; the message names pack, op, node, input shapes and cure."""
 
 
+class ProcessError(OpgraftError):
+    """MLX cannot work in this process."""
+
+
 class ContractError(OpgraftError):
     """A handler or a pack that breaks the contract of `opgraft.ops`."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import os
+from typing import Any, ClassVar, Final
 
 import mlx.core as mx
+
+from opgraft.errors import ProcessError
 
 _STREAMS: Final = {"cpu": (mx.cpu,), "gpu": (mx.cpu, mx.gpu)}
 
@@ -12,9 +15,15 @@ _STREAMS: Final = {"cpu": (mx.cpu,), "gpu": (mx.cpu, mx.gpu)}
 class Lane:
     """A stream of each kind that a device needs, as a context: what MLX is asked for while it lasts is done in them."""
 
+    made: ClassVar[bool] = False
+    """True once there is one in this process."""
+
     def __init__(self, device: str) -> None:
+        Lane.made = True
         self.device = device
-        self._contexts: tuple[Any, ...] = tuple(mx.stream(mx.new_thread_unsafe_stream(kind)) for kind in _STREAMS[device])
+        self._contexts: tuple[Any, ...] = tuple(
+            mx.stream(mx.new_thread_unsafe_stream(kind)) for kind in _STREAMS[device]
+        )
 
     def __enter__(self) -> Lane:
         for context in self._contexts:
@@ -28,6 +37,15 @@ class Lane:
 
 
 _free: Final[dict[str, list[Lane]]] = {device: [] for device in _STREAMS}
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = Lane.made
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def lane(device: str) -> Lane:
@@ -39,7 +57,16 @@ def lane(device: str) -> Lane:
 
     Args:
         device: "cpu" or "gpu".
+
+    Raises:
+        ProcessError: this process was forked from one in which there were lanes: MLX's threads did not come along, and
+            whatever were asked of it would never be done.
     """
+    if _forked:
+        raise ProcessError(
+            "MLX does not work in a process forked from one that has used it: start it with multiprocessing's 'spawn' "
+            "or 'forkserver', or make the first session after the fork"
+        )
     try:
         return _free[device].pop()
     except IndexError:
