@@ -559,3 +559,9 @@ def test_what_cannot_be_a_handler(make: Callable[[], Any], message: str) -> None
 
 async def coroutine(X: Any) -> Any:
     return X
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (0, 3)])
+def test_arrays_that_lie_backwards_are_brought(shape: tuple[int, ...]) -> None:
+    x = np.flip(np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape))
+    assert np.array_equal(np.array(to_device(x)), x)

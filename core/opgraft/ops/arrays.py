@@ -30,7 +30,9 @@ def to_device(value: Any) -> mx.array:
     """`value` as an MLX array: as it is, or copied from the host with its element type kept."""
     if isinstance(value, mx.array):
         return value
-    array = np.asarray(value, order="C")  # MLX takes no negative strides
+    array = np.asarray(value, order="C")
+    if min(array.strides, default=0) < 0:  # MLX refuses them; NumPy leaves them where there is but one element, or none
+        array = array.copy()
     return mx.array(array, dtype=_MLX_OF_NUMPY[array.dtype])
 
 
