@@ -99,6 +99,37 @@ def test_a_value_on_the_host_is_part_of_the_form():
     assert program.compiler.counts.traced == 2
 
 
+def test_what_a_trace_knows_outlives_the_run_it_came_with():
+    program = program_of(
+        "g (float[8] x, int64[1] start) => (float[M] y) { a = Relu (x) y = Slice (a, start, end) }".replace(
+            "a = Relu", "end = Constant <value_ints = [8]> () a = Relu"
+        )
+    )
+    x, found = np.arange(8, dtype=np.float32), []
+
+    def work() -> None:
+        for _ in range(4):
+            start = np.array([2])
+            found.append(outputs(program, x, start)[0].tolist())
+            start[:] = 5  # its memory is the caller's again
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == [x[2:].tolist()] * 12
+    assert program.compiler.counts.traced == 3
+
+
+def test_no_two_forms_have_one_number_ever():
+    program = both(MLP, *[(rows(1 + k % 3),) for k in range(8)])
+    before = set(program.compiler._forms.values())
+    program.compiler.forget()  # while another thread, perhaps, is at work with an old number
+    outputs(program, rows(1))
+    assert program.compiler._forms
+    assert before.isdisjoint(program.compiler._forms.values())
+
+
 def test_random_bits_differ_at_every_run():
     program = program_of("g (float[64] x) => (float[64] y) { a = Relu (x) r = RandomNormalLike (a) y = Add (r, a) }")
     drawn = [outputs(program, np.zeros(64, np.float32))[0] for _ in range(6)]

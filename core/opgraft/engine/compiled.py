@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -24,6 +25,7 @@ from opgraft.engine.fusing import Fusing, can_trace, tracing
 from opgraft.engine.lanes import lane
 from opgraft.engine.threads import note_tracing_thread
 from opgraft.errors import TranslationError
+from opgraft.ops.arrays import unchanging
 from opgraft.ops.tensors import Tensors
 from opgraft.tracing import HIT, MISS, RETRACE, Recording, Span
 
@@ -122,6 +124,7 @@ class Compiler:
         self.program = program
         self.fusing = fusing
         self.counts = Counts()
+        self._numbers = count()
         self._weights = [inf] * len(program.plan.steps)
         self._breaks: set[int] = set()
         self._recorded = 0
@@ -224,7 +227,7 @@ class Compiler:
         if found is None:
             if len(self._forms) >= MOST_FORMS:
                 self.forget()
-            found = self._forms[key] = len(self._forms)
+            found = self._forms[key] = next(self._numbers)  # none twice: other threads may be at work with old ones
         return found
 
     def _by_step(self, segment: Segment, frame: Frame) -> bool:
@@ -343,7 +346,7 @@ class Compiler:
 
     def _new_trace(self, segment: Segment, frame: Frame, *, fuses: bool) -> Trace:
         program = self.program
-        known = [(slot, frame.host[slot]) for slot in segment.reads if frame.host[slot] is not None]
+        known = [(slot, _kept(frame.host[slot])) for slot in segment.reads if frame.host[slot] is not None]
         trace = Trace(
             tuple(slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None),
             fuses=fuses,
@@ -389,6 +392,11 @@ class Compiler:
             return None
         self.counts.traced += 1
         return results
+
+
+def _kept(value: Any) -> Any:
+    """A value on the host for other threads to trace with, after the run whose memory it lies in."""
+    return unchanging(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _clock(run: Run) -> float:
