@@ -80,8 +80,8 @@ def remaining(standing: Sequence[Decisions]) -> list[list[int]]:
     CPU. The others are fused nodes, or are replaced afterwards. A node that ONNX Runtime asks about once more, since
     the CPU has no kernel of it either, is listed where it is claimed, or else the first time.
     """
-    if len(standing) == 1:
-        return [[index for index, each in enumerate(standing[0].decisions) if each.claimed or each.reasons]]
+    if len(standing) <= 1:  # none where ONNX Runtime folded all nodes, and asked about nothing
+        return [[index for index, each in enumerate(one.decisions) if each.claimed or each.reasons] for one in standing]
     last = {identity(node) for node in standing[-1].graph.nodes}
     listed = {identity(each.node) for one in standing for each in one.decisions if each.claimed}
     found: list[list[int]] = []
