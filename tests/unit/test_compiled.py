@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import onnx.parser
 import pytest
@@ -265,3 +267,49 @@ def test_fused_from_the_start(monkeypatch):
     assert program.compiler.fusing is Fusing.AT_ONCE
     found = [outputs(program, rows(2))[0] for _ in range(4)]
     np.testing.assert_allclose(found[-1], found[0], rtol=1e-6)
+
+
+def test_an_interrupted_trace_is_made_again():
+    interrupts: list[bool] = []
+
+    @op("acme::Slow")
+    def slow(X):
+        try:
+            mx.eval(X)
+        except ValueError:  # it is being traced
+            if not interrupts:
+                interrupts.append(True)
+                raise KeyboardInterrupt from None
+        return X * 2
+
+    slow.schema()
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    registry = Registry([Pack("own", plugins=(slow,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml"))
+    program = program_of("g (float[3] x) => (float[3] y) { a = acme.Slow (x) y = Neg (a) }", registry)
+    x, interrupted = np.array([1, 2, 3], np.float32), 0
+    for _ in range(10):
+        try:
+            assert outputs(program, x)[0].tolist() == [-2, -4, -6]
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert interrupted == len(interrupts) == 1
+    assert program.compiler.counts.replayed
+
+
+def test_compilation_that_was_turned_off_stays_off():
+    program = program_of(MLP)
+    for _ in range(5):
+        outputs(program, rows(2))
+    assert program.compiler.counts.replayed
+    calls: list[int] = []
+    mx.disable_compile()
+    try:
+        with ThreadPoolExecutor(1) as pool:  # which has no trace of its own yet
+            for _ in range(4):
+                assert pool.submit(outputs, program, rows(2)).result()[0].shape == (2, 3)
+        own = mx.compile(lambda x: calls.append(1) or x + 1)
+        for _ in range(3):
+            own(mx.zeros(2))
+    finally:
+        mx.enable_compile()
+    assert len(calls) == 3

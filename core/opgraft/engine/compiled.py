@@ -274,7 +274,6 @@ class Compiler:
             if trace is None:
                 trace = self._new_trace(segment, frame, fuses=self.fusing is Fusing.AT_ONCE)
                 self._traces[key] = trace
-            seen[here] = trace
             if trace.function is None:
                 return False
             if frame.run.recording is None:
@@ -285,6 +284,7 @@ class Compiler:
                     traced = self._trace(segment, trace, trace.function, frame)
             if traced is None:
                 return True
+            seen[here] = trace
             results = traced
         for slot, result in zip(trace.outputs, results, strict=False):
             frame.device[slot] = result
@@ -385,6 +385,7 @@ class Compiler:
         except BaseException as error:
             trace.function = None  # of a trace that failed, MLX keeps what is no trace
             if not isinstance(error, Exception):
+                self.forget()  # it is no fault of the trace's: there shall be another
                 raise
             self._by_step(segment, frame)  # which fails in its own words, if it was the data
             self._breaks.add(trace.at)

@@ -66,10 +66,13 @@ def can_trace() -> bool:
 
 @contextmanager
 def tracing(*, fuses: bool) -> Iterator[None]:
-    """What is traced while the context lasts has its kernels fused or not; so has what others trace meanwhile."""
+    """What is traced while the context lasts has its kernels fused or not; so has what others trace meanwhile.
+
+    Where somebody has turned `mx.compile` off, it stays off.
+    """
     set_mode = None if fuses else _set_compile_mode()
     with _mode:
-        if set_mode is None:
+        if set_mode is None or not can_trace():
             yield
             return
         set_mode(_WITHOUT_FUSING)
