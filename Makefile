@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops fuzz-graphs lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -21,6 +21,10 @@ test: $(VENV)/.installed-dev
 # The property of every operator on 5,000 random cases, each operator in a process of its own: half an hour or more.
 fuzz-ops: $(VENV)/.installed-dev
 	$(BIN)/python tests/conformance/fuzz.py
+
+# Random whole graphs, in all ways in which they can be run; what fails is written into failures/, made smaller.
+fuzz-graphs: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzz/graphs.py --models 3000
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
