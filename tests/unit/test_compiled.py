@@ -313,3 +313,28 @@ def test_compilation_that_was_turned_off_stays_off():
     finally:
         mx.enable_compile()
     assert len(calls) == 3
+
+
+def test_threads_keep_their_lanes():
+    program = program_of(MLP)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: outputs(program, rows(2) * k), range(400)))
+    assert program.compiler.counts.traced <= 4 * 4
+    assert program.compiler.counts.replayed >= 360
+
+
+def test_a_translator_may_run_a_session_while_it_is_traced():
+    inner = program_of("g (float[3] x) => (float[3] y) { y = Exp (x) }")
+
+    @op("acme::Outer")
+    def outer(X):
+        for _ in range(4):
+            (y,) = inner.run([np.zeros(3, np.float32)])
+        return X + mx.array(np.array(y))
+
+    outer.schema()
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    policy = parse_policy("packs: [own, builtin]", "registry.yaml")
+    registry = Registry([Pack("own", plugins=(outer,)), builtin], policy)
+    text = "g (float[3] x) => (float[3] y) { a = Relu (x) b = acme.Outer (a) y = Neg (b) }"
+    both(text, *[(np.array([1, 2, k], np.float32),) for k in range(6)], registry=registry)

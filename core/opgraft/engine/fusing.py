@@ -26,8 +26,11 @@ _WITHOUT_FUSING: Final = 2
 _WITH_EVERYTHING: Final = 3
 _SET_COMPILE_MODE: Final = "_ZN3mlx4core16set_compile_modeENS0_11CompileModeE"
 
-_mode = threading.Lock()
-"""Held while something is traced: the mode is the process's."""
+_mode = threading.RLock()
+"""Held while something is traced: the mode is the process's. What a translator runs meanwhile may be traced too."""
+
+_modes: list[int] = [_WITH_EVERYTHING]
+"""The modes of the traces that are being made, one inside the other; first MLX's own."""
 
 
 class Fusing(Enum):
@@ -75,11 +78,13 @@ def tracing(*, fuses: bool) -> Iterator[None]:
         if set_mode is None or not can_trace():
             yield
             return
+        _modes.append(_WITHOUT_FUSING)
         set_mode(_WITHOUT_FUSING)
         try:
             yield
         finally:
-            set_mode(_WITH_EVERYTHING)
+            _modes.pop()
+            set_mode(_modes[-1])
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, ClassVar, Final
 
 import mlx.core as mx
@@ -37,6 +38,7 @@ class Lane:
 
 
 _free: Final[dict[str, list[Lane]]] = {device: [] for device in _STREAMS}
+_here = threading.local()
 _forked = False
 
 
@@ -67,7 +69,14 @@ def lane(device: str) -> Lane:
             "MLX does not work in a process forked from one that has used it: start it with multiprocessing's 'spawn' "
             "or 'forkserver', or make the first session after the fork"
         )
+    free: list[Lane] = _free[device]
+    last: Lane = getattr(_here, device, None)  # type: ignore[assignment]
     try:
-        return _free[device].pop()
-    except IndexError:
-        return Lane(device)
+        free.remove(last)  # MLX's traces are of a thread and a stream: the one that it had has them
+    except ValueError:
+        try:
+            last = free.pop()
+        except IndexError:
+            last = Lane(device)
+        setattr(_here, device, last)
+    return last
