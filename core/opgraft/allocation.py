@@ -7,10 +7,11 @@ system at once, and takes them again for the next array, page by page: half of t
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from functools import cache
 from typing import Final
+
+from opgraft.switches import switched
 
 SWITCH: Final = "OPGRAFT_KEEP_MEMORY"
 """The environment variable that leaves the C library as it is, where it is 0."""
@@ -27,7 +28,7 @@ def keep_freed_memory() -> bool:
 
     It holds for the whole process.
     """
-    if not sys.platform.startswith("linux") or os.environ.get(SWITCH, "1") == "0":
+    if not sys.platform.startswith("linux") or not switched(SWITCH, default=True):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from opgraft.switches import chosen
+
 SWITCH = "OPGRAFT_BLAS"
 """The environment variable that says which BLAS MLX is to use: `openblas` or `mlx`, its own."""
 
@@ -37,7 +39,7 @@ def prefer_openblas() -> Blas:
     """Have MLX multiply matrices with OpenBLAS, where that can be had."""
     if not sys.platform.startswith("linux"):
         return Blas.ANOTHER_SYSTEM
-    if os.environ.get(SWITCH, "openblas").lower() != "openblas":
+    if not chosen(SWITCH, {"openblas": True, "mlx": False}, True):
         return Blas.SWITCHED_OFF
     library, forwarder = _openblas(), find_spec("opgraft._blas")
     if library is None or forwarder is None or forwarder.origin is None:

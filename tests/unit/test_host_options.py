@@ -37,8 +37,14 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 
 
 def test_an_unknown_value_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"'verify' has no value 'true'; its values are on, off"):
-        parse_options({"verify": "true"})
+    with pytest.raises(OptionError, match=r"'verify' has no value 'maybe'; its values are on, off"):
+        parse_options({"verify": "maybe"})
+
+
+@pytest.mark.parametrize(("word", "means"), [("1", True), ("True", True), ("yes", True), ("0", False), ("NO", False)])
+def test_a_switch_takes_the_words_that_the_environment_takes(word: str, means: bool) -> None:
+    assert parse_options({"verify": word}).verify is means
+    assert parse_options({"log_declined": word}).log_declined is means
 
 
 def test_python_values() -> None:
@@ -55,7 +61,7 @@ def test_python_values() -> None:
         ({"devise": "cpu"}, "did you mean 'device'"),
         ({"device": "tpu"}, "has no value 'tpu'"),
         ({"device": True}, "'device' has no value True; its values are auto, cpu, gpu"),
-        ({"verify": 1}, "'verify' has no value 1; its values are on, off"),
+        ({"verify": 2}, "'verify' has no value 2; its values are on, off"),
         ({"verify": None}, "'verify' has no value None"),
         ({"registry": False}, "'registry' takes a text, not False"),
         ({"registry": 3}, "'registry' takes a text, not 3"),

@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import mlx.core as mx
 
+from opgraft.switches import chosen
+
 SWITCH: Final = "OPGRAFT_COMPILE"
 """The environment variable: 0 for no traces, `fused` for fused ones from the start; otherwise as is good."""
 
@@ -43,8 +45,8 @@ class Fusing(Enum):
 
 def fusing_on(device: str) -> Fusing | None:
     """When kernels are fused on a device; None where nothing is to be traced."""
-    switch = os.environ.get(SWITCH, "1")
-    if switch == "0":
+    switch = chosen(SWITCH, {"off": "off", "on": "on", "fused": "fused"}, "on")
+    if switch == "off":
         return None
     if switch == "fused":
         return Fusing.AT_ONCE

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opgraft.errors import OptionError
+from opgraft.switches import switch_word
 
 OptionValue = str | bool | os.PathLike[str]
 """What Python code may give for an option: its text, True and False for a switch, a path for a file."""
@@ -122,6 +123,8 @@ def parse_options(entries: ProviderOptions) -> Options:
             raise OptionError(f"unknown option {name!r}{_suggestion(name, rows)}; the options are {', '.join(rows)}")
         values = fields[name].metadata["values"]
         text = _text_of(value)
+        if values is not None and text not in values and isinstance(values.get("on"), bool):
+            text = switch_word(text)
         if values is None and (isinstance(value, bool) or not isinstance(value, str | os.PathLike)):
             raise OptionError(f"option {name!r} takes a text, not {value!r}")
         if values is not None and text not in values:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,10 @@ from typing import Any, Final, TypeVar
 from opgraft.errors import OpgraftError, OptionError, RegistryError, text_of
 from opgraft.host._ep import ffi, lib
 from opgraft.host.logger import Logger
+from opgraft.switches import switched
+
+DEBUG: Final = "OPGRAFT_DEBUG"
+"""The environment variable that has tracebacks logged."""
 
 OK: Final = lib.done
 """What a callback returns that did its work."""
@@ -60,7 +63,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     code, message = _described(name, error)
     message = "; ".join([message, *getattr(error, "__notes__", ())])
     logger = Logger.default
-    if os.environ.get("OPGRAFT_DEBUG") == "1" and logger is not None:
+    if switched(DEBUG) and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))
     if ffi.typeof(getattr(lib, f"py_{name}")).result.kind == "void":
         if logger is not None:
@@ -75,4 +78,4 @@ def _described(name: str, error: BaseException) -> tuple[int, str]:
         return code, f"opgraft: {error}"
     if isinstance(error, KeyboardInterrupt):
         return _FAIL, f"opgraft: interrupted in {name} (KeyboardInterrupt)"
-    return _FAIL, f"opgraft: internal error in {name}: {text_of(error)} (set OPGRAFT_DEBUG=1 for the traceback)"
+    return _FAIL, f"opgraft: internal error in {name}: {text_of(error)} (set {DEBUG}=1 for the traceback)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from opgraft.claims import Decisions
 from opgraft.host.logger import Logger
-from opgraft.tracing import CLAIM_DEBUG, Session, asked, tell
+from opgraft.switches import switched
+from opgraft.tracing import CLAIM_DEBUG, Session, tell
 
 
 class Telling:
@@ -18,7 +19,7 @@ class Telling:
     def __init__(self, session: Session, log: Logger | None) -> None:
         self._session = session
         self._log = log
-        self._on_stderr = asked(CLAIM_DEBUG)
+        self._on_stderr = switched(CLAIM_DEBUG)
         self._lines: set[str] = set()
         self._passes: list[Decisions] = []
 

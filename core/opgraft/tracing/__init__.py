@@ -6,7 +6,7 @@ It knows neither ONNX Runtime nor MLX, only what it is told.
 from opgraft.tracing.events import HIT, MISS, RETRACE, Event, Listener, Recording, Span, SpanMaker, tell, untold
 from opgraft.tracing.recorder import MOST_EVENTS, Kept, Recorder, clean
 from opgraft.tracing.session import Session, listening
-from opgraft.tracing.settings import CLAIM_DEBUG, asked, begin_session, end_session
+from opgraft.tracing.settings import CLAIM_DEBUG, begin_session, end_session
 
 __all__ = [
     "CLAIM_DEBUG",
@@ -22,7 +22,6 @@ __all__ = [
     "Session",
     "Span",
     "SpanMaker",
-    "asked",
     "begin_session",
     "clean",
     "end_session",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from opgraft.switches import switched
 from opgraft.tracing.digest import Digest
 from opgraft.tracing.events import Listener
 from opgraft.tracing.recorder import Recorder
@@ -18,15 +18,8 @@ TRACE_OPS: Final = "OPGRAFT_TRACE_OPS"
 VERBOSE: Final = "OPGRAFT_VERBOSE"
 CLAIM_DEBUG: Final = "OPGRAFT_CLAIM_DEBUG"
 
-_ON: Final = frozenset({"1", "on", "true", "yes"})
-
 _recorders: dict[Path, Recorder] = {}
 _live: dict[int, Session] = {}
-
-
-def asked(variable: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a variable of the environment turns something on: 1, on, true or yes."""
-    return environment.get(variable, "").strip().lower() in _ON
 
 
 def begin_session(trace: str | None = None, *, trace_ops: bool = False) -> Session:
@@ -37,11 +30,11 @@ def begin_session(trace: str | None = None, *, trace_ops: bool = False) -> Sessi
         trace_ops: whether each node is computed by itself while a trace or a digest is made, as `OPGRAFT_TRACE_OPS`.
     """
     path = trace or os.environ.get(TRACE)
-    each_alone = trace_ops or asked(TRACE_OPS)
+    each_alone = trace_ops or switched(TRACE_OPS)
     listeners: list[Listener] = []
     if path:
         listeners.append(_recorder(path, each_alone))
-    if asked(VERBOSE):
+    if switched(VERBOSE):
         listeners.append(Digest(each_alone=each_alone))
     session = Session(listeners)
     if listeners:
