@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -11,6 +12,11 @@ from node_cases import CLASSES, Verdict
 from opgraft.graph.element_types import described
 from opgraft.ops import Handler
 from opgraft.registry import Registry, load_registry
+
+BAD = ("wrong", "error", "crash")
+
+_REASON = re.compile(r"(?:^|; )([\w.]+::\w+)-\d+: ([^;]*)")
+"""An operator of a verdict's detail, and the first clause of what is said of it."""
 
 OTHER_DOMAINS = {"com.microsoft": "tests/contrib", "ai.onnx.ml": "tests/ml"}
 
@@ -38,8 +44,15 @@ def page(verdicts: Sequence[Verdict]) -> str:
         "|---|---:|---|",
         *(f"| {kind} | {counts[kind]} | {_MEANING[kind]} |" for kind in CLASSES),
         "",
+        *(
+            f"- {verdict.kind}: `{verdict.case}`: {_cell(verdict.detail)}"
+            for verdict in verdicts
+            if verdict.kind in BAD
+        ),
+        "",
         "For each operator: the versions that handlers cover, the element types of its first input, and the cases "
-        "whose models hold it.",
+        "whose models hold it. The rest is held back for the reasons in the last column, or by another operator in the "
+        "same model.",
         "",
         "| operator | versions | element types | right | partly | all | the rest |",
         "|---|---|---|---:|---:|---:|---|",
@@ -80,15 +93,26 @@ def _row(operator: str, verdicts: Sequence[Verdict], registry: Registry) -> str:
     right = sum(verdict.kind == "right" for verdict in verdicts)
     partly = sum(verdict.kind == "partly" for verdict in verdicts)
     reasons = collections.Counter(
-        reason.split(": ", 1)[1]
-        for verdict in verdicts
-        if verdict.kind != "right"
-        for reason in verdict.detail.split("; ")
-        if reason.startswith(f"{operator}-")
+        reason for verdict in verdicts if verdict.kind != "right" for reason in why_not_right(operator, verdict)
     )
-    rest = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)).replace("|", "\\|")
+    rest = _cell("; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)))
     name = operator.removeprefix("ai.onnx::")
     return f"| {name} | {versions or 'none'} | {types} | {right} | {partly} | {len(verdicts)} | {rest} |"
+
+
+def why_not_right(operator: str, verdict: Verdict) -> list[str]:
+    """Why a case that holds an operator is not right: what is said of the operator; the case, where its outputs or its
+    run are at fault; otherwise the operators that held it back."""
+    if verdict.kind in BAD:
+        return [f"{verdict.kind}: {verdict.case}"]
+    reasons = _REASON.findall(verdict.detail)
+    own = [text for name, text in reasons if name == operator]
+    others = dict.fromkeys(name.removeprefix("ai.onnx::") for name, _ in reasons)
+    return own or [f"held back by {name}" for name in others] or [verdict.detail]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _types(handler: Handler) -> str:
