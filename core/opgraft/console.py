@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
+from contextlib import suppress
 from typing import TextIO, cast
 
 from rich.console import Console
@@ -15,17 +17,26 @@ WIDTH = 100
 _UNCUT = 1 << 16
 
 
-def console() -> Console:
-    """A console of at most `WIDTH` columns; into a pipe or a file, one whose lines are as long as they need to be.
+def console(*, stderr: bool = False) -> Console:
+    """A console of at most `WIDTH` columns on standard output, or on standard error; into a pipe or a
+    file, one whose lines are as long as they need to be.
 
     What its encoding lacks is shown escaped, and no line ends in spaces.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if not sys.stdout.isatty():
-        return Console(file=cast(TextIO, _Trimmed(sys.stdout)), highlight=False, width=_UNCUT)
-    found = Console(highlight=False)
-    return found if found.width <= WIDTH else Console(highlight=False, width=WIDTH)
+    file = sys.stderr if stderr else sys.stdout
+    if isinstance(file, io.TextIOWrapper):
+        file.reconfigure(errors="backslashreplace")
+    if not file.isatty():
+        return Console(file=cast(TextIO, _Trimmed(file)), highlight=False, width=_UNCUT)
+    found = Console(stderr=stderr, highlight=False)
+    return found if found.width <= WIDTH else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def forget_standard_output() -> None:
+    """Have what is still to be written to standard output go nowhere, since writing there failed: Python would try
+    again when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Trimmed(io.TextIOBase):

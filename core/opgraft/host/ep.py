@@ -53,8 +53,9 @@ class ExecutionProvider:
         self.telling = Telling(self.trace, logger if options.log_declined else None)
         try:
             with self.trace.making("create the EP"):
-                registry = load_registry(options.registry)
-                self.definitions = told(registry)
+                with self.trace.span("load packs", "load"):
+                    registry = load_registry(options.registry)
+                    self.definitions = told(registry)
                 profile = self._profile()
         except BaseException:
             end_session(self.trace)

@@ -20,11 +20,13 @@ from opgraft.registry.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words, or its fault."""
+    """Why a node was not claimed: the pack that said so (None: opgraft itself) and its words, or its fault. Where it is
+    final, no handler could take the node."""
 
     pack: str | None
     text: str
     fault: bool = False
+    final: bool = False
 
     def __str__(self) -> str:
         return self.text if self.pack is None else f"{self.text} [{self.pack}]"
@@ -93,7 +95,7 @@ class Candidate:
 
 
 SLOW_SECONDS = 0.05
-"""A claim that takes longer is named in the report: a session asks for one for each node."""
+"""A claim that takes longer of a processor is named in the report: a session asks for one for each node."""
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,9 @@ class Registry:
             if not candidate.covers(node.since_version):
                 others.append(candidate)
                 continue
-            started = time.perf_counter()
+            started = time.thread_time()
             refusals = _refusals(candidate, node, problem_with)
-            seconds = time.perf_counter() - started
+            seconds = time.thread_time() - started
             if seconds > SLOW_SECONDS:
                 slow.append((candidate.pack, seconds))
             if not refusals:

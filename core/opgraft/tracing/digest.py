@@ -9,17 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from opgraft.console import console
 from opgraft.text import printable, size_text
 from opgraft.tracing.events import Event, Listener, complain
 
 SLOWEST: Final = 10
 """So many nodes are listed."""
-
-WIDTH: Final = 100
 
 _PHASES: Final = {
     "input": "reading inputs",
@@ -33,6 +32,7 @@ _PHASES: Final = {
 """Where the time of a run goes, by the category of what took it."""
 
 _STEPS: Final = {
+    "load": "loading packs, MLX",
     "read": "reading graphs",
     "claim": "claims",
     "verify": "verifying them",
@@ -152,16 +152,13 @@ class Digest(Listener):
             return
         self._told = True
         try:
-            console = Console(stderr=True, highlight=False)
-            if not console.is_terminal or console.width > WIDTH:
-                console.width = WIDTH
-            console.print(rendered(self.tally, alone=self.each_alone))
+            console(stderr=True).print(rendered(self.tally, alone=self.each_alone))
         except Exception as error:  # a closed stderr, or an encoding that lacks a character
             complain(f"the digest cannot be shown: {error}")
 
 
 def rendered(tally: Tally, *, alone: bool) -> RenderableType:
-    """A digest in at most 100 columns.
+    """A digest.
 
     Args:
         tally: what was counted.

@@ -34,8 +34,8 @@ class Event(NamedTuple):
 
     Attributes:
         name: what happened, as in "build Conv".
-        category: its kind. Of a session's making: "session", and in it "read", "claim", "verify", "partition" and
-            "compile". Of runs: "session.run", "run", and in it "input", "build", "replay", "trace", "evaluate" and
+        category: its kind. Of a session's making: "session", and in it "load", "read", "claim", "verify", "partition"
+            and "compile". Of runs: "session.run", "run", and in it "input", "build", "replay", "trace", "evaluate" and
             "output". "memory" for numbers.
         started: when, in nanoseconds of `time.perf_counter_ns`.
         took: nanoseconds; None for numbers.
