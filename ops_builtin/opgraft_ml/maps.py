@@ -9,10 +9,13 @@ from opgraft.ops import Node, hookimpl
 
 @dataclass(frozen=True)
 class Declined:
-    """A plugin that takes no node of some operators, and says why."""
+    """Takes no node of its operators, and says why."""
 
     operators: tuple[str, ...]
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__doc__", f"Declined: {self.reason}.")
 
     @hookimpl
     def claim(self, node: Node) -> bool | None:

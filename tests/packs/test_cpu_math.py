@@ -513,6 +513,11 @@ class TestInstalled:
         assert (done.returncode, done.stdout) == (0, "20 runs, not used\n")
         assert done.stderr.count("python -m opgraft_cpu_math build") == 1
 
+    def test_packs_says_that_kernels_are_not_built(self, python: Python, tmp_path: Path) -> None:
+        done = python("-m", "opgraft.cli", "packs", TMPDIR=str(tmp_path))
+        (line,) = [each for each in done.stdout.splitlines() if each.startswith("cpu-math ")]
+        assert line.endswith("off: its kernels are not built on this machine: python -m opgraft_cpu_math build")
+
     def test_turned_off(self, python: Python, tmp_path: Path) -> None:
         (tmp_path / "registry.yaml").write_text("ops: {ai.onnx::Sigmoid: {deny: [cpu-math]}}")
         done = python("-c", SESSION, OPGRAFT_REGISTRY=str(tmp_path / "registry.yaml"))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
+import pytest
 from reporting_models import parsed, reported
 from reporting_models import registry_of as packs_of
 from rich.console import Console
 
 from opgraft.ops import FLOATS, Host, hookimpl, op
-from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.registry import Pack, Registry, load_registry, parse_policy
 from opgraft.reporting.coverage import MissedVersion
 from opgraft.reporting.packs import operators_text, summaries_of_handlers, summaries_of_packs
-from opgraft.reporting.terminal import render_handlers, render_packs, summary
+from opgraft.reporting.terminal import render_handlers, render_operators, render_packs, summary
 
 
 @op("Exp", dtypes=FLOATS)
@@ -102,6 +105,32 @@ def test_a_pack_without_an_operator_is_off() -> None:
         "broken": "left out: ImportError: no",
     }
     assert list(map(operators_text, [quiet, *PACKS[:3]])) == ["off", "2 operators", "1 operator", "wraps ai.onnx::E*"]
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "state"),
+    [
+        (lambda: None, "asked"),
+        (lambda: "no kernels yet", "off: no kernels yet"),
+        (lambda: 1 / 0, "off: ZeroDivisionError: division by zero"),
+        ("no function", "asked"),
+    ],
+)
+def test_what_a_pack_says_is_in_its_way(monkeypatch: pytest.MonkeyPatch, obstacle: Any, state: str) -> None:
+    module = ModuleType("slow_pack")
+    module.obstacle = obstacle  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "slow_pack", module)
+    pack = Pack("slow", module="slow_pack:handlers", plugins=(exp,))
+    (found,) = summaries_of_packs(Registry([pack], parse_policy("", "it")), [pack])
+    assert found.state == state
+
+
+def test_an_operator_that_nobody_can_take_says_so_in_the_list() -> None:
+    registry = load_registry()
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(render_operators(summaries_of_handlers(registry, "ai.onnx.ml::ZipMap")))
+    assert "Declined: it makes maps of scores" in captured.get()
 
 
 def test_a_rule_is_idle_only_where_no_handler_can_meet_it() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from opgraft.errors import text_of
 from opgraft.graph.element_types import described
 from opgraft.ops import Handler
 from opgraft.ops.handler import Input, Place
@@ -25,7 +27,8 @@ class PackSummary:
         operators: the operators that it has handlers of.
         overrides: those of them that packs asked later have handlers of too, with the first such pack.
         wraps: the operators, or patterns of them, whose handlers it wraps.
-        state: "asked", "off" where it names no operator (see `is_off`), or why it is not asked.
+        state: "asked", "off" where it names no operator (see `is_off`) or says what is in its way, or why it is not
+            asked.
         held_back: the operators that the registry file keeps from it, with the words of the file.
     """
 
@@ -100,7 +103,22 @@ def _state(pack: Pack, registry: Registry, order: Sequence[str]) -> str:
         return f"left out: {pack.error}"
     if pack.name not in order:
         return f"disabled: {registry.policy.denial('', pack.name)}"
-    return "off" if is_off(pack) else "asked"
+    if is_off(pack):
+        return "off"
+    obstacle = obstacle_of(pack)
+    return f"off: {obstacle}" if obstacle else "asked"
+
+
+def obstacle_of(pack: Pack) -> str | None:
+    """What a pack itself says keeps it from taking any node for now, by the function `obstacle` of its module."""
+    obstacle = getattr(sys.modules.get(pack.module.partition(":")[0]), "obstacle", None)
+    if not callable(obstacle):
+        return None
+    try:
+        found = obstacle()
+    except Exception as error:  # a pack's fault must stay the pack's
+        return text_of(error)
+    return None if found is None else str(found)
 
 
 def is_off(pack: Pack) -> bool:
@@ -139,7 +157,7 @@ def _handler(operator: str, candidate: Candidate) -> HandlerSummary:
     handler = candidate.handler
     wrappers = tuple(dict.fromkeys(pack for _, pack in candidate.packages[1:]))
     if not isinstance(handler, Handler):
-        doc = inspect.getdoc(type(handler)) or ""
+        doc = inspect.getdoc(handler) or ""
         return HandlerSummary(operator, "", candidate.pack, _paragraph(doc), (), (), False, wrappers)
     signature = handler.signature
     inputs = [(each.name if each.required else f"{each.name}?", _types(each)) for each in signature.inputs]

@@ -4,6 +4,7 @@ pack's, and within a few units of the last place.
 They are fused kernels, which must be built once on a machine: python -m opgraft_cpu_math build.
 """
 
+from .building import obstacle
 from .operators import gelu, softmaxes, swish, unaries
 
-__all__ = ["gelu", "softmaxes", "swish", "unaries"]
+__all__ = ["gelu", "obstacle", "softmaxes", "swish", "unaries"]
