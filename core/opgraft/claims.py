@@ -228,7 +228,7 @@ def decide_node(node: Node, registry: Claimer, device: str) -> Decision:
 def claim_of(node: Node, registry: Claimer, device: str) -> Claim:
     """Who takes a node, whatever is in its bodies, or the reasons why nobody does."""
     unsupported = next(_unsupported_types(node, device), None)
-    return registry.claim(node) if unsupported is None else Claim(None, (Reason(None, unsupported),))
+    return registry.claim(node) if unsupported is None else Claim(None, (Reason(None, unsupported, final=True),))
 
 
 def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:
@@ -244,7 +244,7 @@ def edges_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:
 
 _CURES: Final = {
     "float64": "; choose device=cpu, or convert the model to float32",
-    "string": "; export the model with numbers in place of strings (a classifier's labels as integers)",
+    "string": "; export the model with numbers in place of strings",
 }
 """What the owner of a model may do about an element type that MLX lacks."""
 
@@ -257,4 +257,6 @@ def _unsupported_types(node: Node, device: str) -> Iterator[str]:
             yield f"{value.name!r} is of type {value.kind}; only tensors and sequences of tensors are supported"
         elif value.dtype is not None and value.dtype not in DEVICE_TYPES[device]:
             cure = _CURES.get(value.dtype, "")
+            if value.dtype == "string" and node.op_type.endswith("Classifier"):
+                cure += " (the labels as integers)"
             yield f"element type {value.dtype} of {value.name!r} is not one that MLX has on the {device}{cure}"

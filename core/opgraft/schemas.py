@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Final
 
 import onnx
 
 from opgraft.engine.inference import cannot_infer
 from opgraft.graph import ONNX_DOMAIN, normalized_domain
 from opgraft.registry import Definition, Registry, Undefined
+from opgraft.registry.dispatch import only_wraps
 from opgraft.registry.names import close_operators
+
+_INTERNAL_DOMAINS: Final = frozenset({"com.ms.internal.nhwc", "com.microsoft.nchwc"})
 
 
 def told(registry: Registry) -> dict[str, Definition]:
@@ -67,6 +70,16 @@ def known_schemas(operator: str) -> Sequence[Any]:
     return _schemas_of_onnxruntime().get(operator, ())
 
 
+def is_no_operator(operator: str, registry: Registry) -> bool:
+    """True for what has a domain of ONNX Runtime's own, in which it knows no such operator, nor does any pack."""
+    domains = {known.rpartition("::")[0] for known in _operators_of_onnxruntime()}
+    return (
+        operator.rpartition("::")[0] in domains
+        and operator not in _operators_of_onnxruntime()
+        and not any(not only_wraps(plugin) for _, plugin in registry.known_to(operator))
+    )
+
+
 def unknown_operators(model: onnx.ModelProto, registry: Registry) -> list[str]:
     """A line for each operator of a model that ONNX Runtime does not know, with what to do about it."""
     defined = told(registry)
@@ -117,11 +130,17 @@ def _advice(operator: str, registry: Registry) -> str:
             f"{operator} has a handler in the pack {handling[0]}, and nobody defines it; if it is that pack's own "
             "operator, its handler needs `.schema`"
         )
-    if operator.startswith(f"{ONNX_DOMAIN}::"):
-        return f"{operator} is not in this onnxruntime, and no installed pack defines it"
-    similar = close_operators(operator, registry.definitions, 1)
+    similar = close_operators(operator, {*registry.definitions, *_public_operators()}, 1)
     hint = f"did you mean {similar[0]}?" if similar else "`opgraft packs` lists them"
+    if operator.startswith(f"{ONNX_DOMAIN}::"):
+        hint = f" ({hint})" if similar else ""
+        return f"{operator} is not in this onnxruntime, and no installed pack defines it{hint}"
     return f"{operator}: no installed pack defines it ({hint})"
+
+
+def _public_operators() -> Iterator[str]:
+    """The operators of ONNX Runtime that a model may hold: others it puts there itself."""
+    return (each for each in _operators_of_onnxruntime() if each.rpartition("::")[0] not in _INTERNAL_DOMAINS)
 
 
 def _packs(names: Sequence[str]) -> str:

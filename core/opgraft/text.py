@@ -11,8 +11,8 @@ def printable(text: str) -> str:
 def size_text(count: int) -> str:
     """Bytes as people write them, with a sign where they are negative: "72 bytes", "1.5 kB"."""
     size = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" or abs(size) >= 100 else f"{size:.1f} {unit}"
         size /= 1000
-    return f"{size:.1f} TB"
+    return f"{size:.1f} EB"

@@ -21,6 +21,7 @@ from opgraft.graph.element_types import HELD_AS, NARROW
 from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops import Anywhere, Context, Host, Tensors, hookimpl, op
 from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.registry.dispatch import SLOW_SECONDS
 
 
 def registry_of(*plugins: Any) -> Registry:
@@ -301,17 +302,46 @@ class TestHostInputs:
         assert seen == [True]
 
 
+class TestSlowClaims:
+    """A claim is slow by what it computes: on a busy machine every one may have to wait."""
+
+    @staticmethod
+    def told(decide_slowly: Callable[[], object]) -> tuple[tuple[str, float], ...]:
+        handler = op("Op")(lambda X: X)
+        handler.condition(lambda node: decide_slowly() is None)
+        return decide_node(node([value("x")], [value("y")]), registry_of(handler), "cpu").slow
+
+    def test_one_that_waits_is_none(self) -> None:
+        assert self.told(lambda: time.sleep(2 * SLOW_SECONDS)) == ()
+
+    def test_one_that_computes_is(self) -> None:
+        def compute() -> None:
+            end = time.thread_time() + 2 * SLOW_SECONDS
+            while time.thread_time() < end:
+                pass
+
+        ((pack, seconds),) = self.told(compute)
+        assert (pack, seconds > SLOW_SECONDS) == ("pack", True)
+
+
 class TestElementTypes:
     @pytest.mark.parametrize(
         ("dtype", "cure"),
         [
             ("complex128", ""),
-            ("string", "; export the model with numbers in place of strings (a classifier's labels as integers)"),
+            ("string", "; export the model with numbers in place of strings"),
         ],
     )
     def test_types_that_mlx_lacks(self, dtype: str, cure: str) -> None:
         for of in (node([value("x", (2,), dtype)], [value("y")]), node([value("z")], [value("x", (2,), dtype)])):
             assert reason(lambda X: X, of) == f"element type {dtype} of 'x' is not one that MLX has on the cpu{cure}"
+
+    @pytest.mark.parametrize(("op_type", "told"), [("LinearClassifier", True), ("LabelEncoder", False)])
+    def test_the_labels_of_classifiers_alone_may_be_integers(self, op_type: str, told: bool) -> None:
+        of = Node("n", op_type, "ai.onnx.ml", 1, (value("x"),), (value("y", (2,), "string"),), {})
+        found = decide_node(of, registry_of(), "cpu").reasons
+        assert str(found[0]).endswith(" (the labels as integers)") is told
+        assert found[0].final
 
     @pytest.mark.parametrize("dtype", sorted(NARROW))
     def test_types_held_in_another_are_for_handlers_that_name_them(self, dtype: str) -> None:

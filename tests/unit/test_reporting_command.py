@@ -14,6 +14,7 @@ from reporting_models import DETECTOR, HOSTILE, denying, parsed
 from opgraft.cli import main
 from opgraft.reporting.compare import compare
 from opgraft.reporting.document import from_json
+from opgraft.reporting.terminal_many import comparison_rows
 
 RELU = "g (float[n,3] x) => (float[n,3] y) { a = Neg(x) b = Sin(a) y = Relu(b) }"
 TAN = "g (float[n,3] x) => (float[n,3] y) { a = Neg(x) b = Tan(a) c = Sin(b) d = Neg(c) e = Tan(d) y = Relu(e) }"
@@ -126,7 +127,7 @@ class TestComparison:
         first, second = denying(tmp_path, ["Sin"]), denying(tmp_path / "other", [])
         text = shown("--compare", model, "--registry", first, "--registry", second, "--markdown")
         assert "| nodes on the EP | 2 | 3 | +1 |" in text
-        assert f"| | `{first}` | `{second}` | difference |" in text
+        assert text.startswith(f"- `A: registry {first}` - `B: registry {second}` | | `A` | `B` | difference |")
         assert "| `Sin` | 1 | 0 | " in text
         document = json.loads(invoke("--compare", model, "--registry", first, "--registry", second, "--json").stdout)
         assert (document["format"], document["version"]) == ("opgraft-comparison", 1)
@@ -143,6 +144,16 @@ class TestComparison:
         report = from_json(invoke(model, "--json").stdout, "it")
         found = compare(report, report)
         assert (found.names, found.operators, found.groups) == (("A", "B"), (), ())
+        (line,) = found.legend
+        assert line.startswith(f"A and B: {model.name}, registry ")
+        assert "onnxruntime " in line
+
+    def test_bytes_of_unknown_size_are_no_zero(self, tmp_path: Path) -> None:
+        onnx.save(parsed(RELU), tmp_path / "open.onnx")
+        report = from_json(invoke(tmp_path / "open.onnx", "--json").stdout, "it")
+        assert report.traffic.unknown == report.traffic.tensors
+        rows = {row[0]: row[1:] for row in comparison_rows(compare(report, report))}
+        assert rows["bytes that cross"] == ("?", "?", "")
 
 
 class TestFolder:
@@ -191,7 +202,7 @@ class TestFolder:
 
     def test_a_registry_that_cannot_be_used_ends_it(self, folder: Path) -> None:
         result = invoke(folder, "--registry", "/nowhere.yaml")
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.output.startswith("opgraft: /nowhere.yaml")
 
 

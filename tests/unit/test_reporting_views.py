@@ -290,7 +290,7 @@ class TestLayout:
         (1500, "1.5 kB"),
         (-1500, "-1.5 kB"),
         (2_345_678_901, "2.3 GB"),
-        (10**16, "10000.0 TB"),
+        (10**16, "10.0 PB"),
     ],
 )
 def test_sizes_in_words(count: int, expected: str) -> None:

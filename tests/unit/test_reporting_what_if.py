@@ -7,10 +7,14 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from reporting_models import DETECTOR, denying, parsed, registry_of, reported, surveyed
+from rich.console import Console
 
 from opgraft.ops import FLOATS, Decline, op
 from opgraft.reporting import Report
+from opgraft.reporting.markdown import report_as_markdown
+from opgraft.reporting.terminal_report import render_report
 from opgraft.reporting.what_if import Split, WhatIf
+from opgraft.reporting.wording import MORE_CROSSES
 
 TEN = (
     "Split",
@@ -212,6 +216,34 @@ def test_of_very_many_groups_those_with_the_most_nodes_are_tried(monkeypatch: py
     assert len(report.declined) == 20
     assert sum(len(each.groups) == 1 for each in report.what_if) == 15
     assert any(len(each.groups) == 20 for each in report.what_if)
+
+
+class TestWhatNobodyCouldClaim:
+    def test_other_nodes_are_told_of_without_it(self, tmp_path: Path) -> None:
+        """Strings are for the CPU, whoever has a handler of Cast."""
+        text = """g (float[2] x, string[2] s) => (float[2] y, string[2] t) {
+            a = Neg(x)
+            b = Sin(a)
+            y = Neg(b)
+            c = Cast<to = 1>(s)
+            d = Add(b, c)
+            t = Cast<to = 8>(d)
+        }"""
+        found = surveyed(parsed(text), tmp_path, ["Sin"])
+        assert {group.operator for group in found.declined} == {"ai.onnx::Sin", "ai.onnx::Cast"}
+        claimed = {found.declined[index].operator for each in found.what_if for index in each.groups}
+        assert claimed == {"ai.onnx::Sin"}
+        assert len(found.what_if) == 1
+
+    def test_what_saves_less_than_nothing_is_explained(self, tmp_path: Path) -> None:
+        text = "g (float[2] x) => (float[2] y) { y = Sin(x) }"
+        found = surveyed(parsed(text), tmp_path, ["Sin"])
+        assert found.what_if[0].tensors_saved == -2
+        assert MORE_CROSSES in report_as_markdown(found)
+        console = Console(width=200)
+        with console.capture() as captured:
+            console.print(render_report(found))
+        assert f"({MORE_CROSSES})" in captured.get()
 
 
 class TestOffers:

@@ -32,6 +32,7 @@ class Comparison:
 
     Attributes:
         names: what to call the two.
+        legend: what these names stand for, a line for each, where they do not say it themselves.
         nodes, claimed, percentage: of each.
         splits: how each is split.
         breaks: the graph breaks of each.
@@ -47,12 +48,14 @@ class Comparison:
     breaks: tuple[int, int]
     operators: tuple[ComparedOperator, ...]
     groups: tuple[ComparedGroup, ...]
+    legend: tuple[str, ...] = ()
 
 
 def compare(first: Report, second: Report) -> Comparison:
     """What differs between two reports."""
+    names, legend = _names(first, second)
     return Comparison(
-        _names(first, second),
+        names,
         (first.coverage.nodes, second.coverage.nodes),
         (first.coverage.claimed, second.coverage.claimed),
         (first.percentage, second.percentage),
@@ -60,21 +63,31 @@ def compare(first: Report, second: Report) -> Comparison:
         (len(first.breaks), len(second.breaks)),
         _operators(first, second),
         _groups(first, second),
+        legend,
     )
 
 
-def _names(first: Report, second: Report) -> tuple[str, str]:
-    """What tells the two apart; models of one name with one registry and of one version are just A and B."""
-    for of in (
-        lambda report: report.coverage.model,
-        lambda report: report.setting.registry,
-        lambda report: f"opgraft {report.setting.opgraft}",
-        lambda report: f"onnxruntime {report.setting.onnxruntime}",
-        lambda report: report.coverage.device,
-    ):
-        if of(first) != of(second):
-            return of(first), of(second)
-    return "A", "B"
+def _names(first: Report, second: Report) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """What to call the two, and a legend: models by their names, and otherwise A and B."""
+    models = first.coverage.model, second.coverage.model
+    if models[0] != models[1]:
+        return models, ()
+    said = _described(first), _described(second)
+    apart = [[what for what in one if what not in other] for one, other in (said, said[::-1])]
+    if any(apart):
+        return ("A", "B"), tuple(f"{name}: {', '.join(what)}" for name, what in zip("AB", apart, strict=True))
+    return ("A", "B"), (f"A and B: {models[0]}, {', '.join(said[0])}",)
+
+
+def _described(report: Report) -> tuple[str, ...]:
+    """What a report was made with."""
+    setting = report.setting
+    return (
+        f"registry {setting.registry}",
+        f"opgraft {setting.opgraft}",
+        f"onnxruntime {setting.onnxruntime}",
+        f"MLX {setting.mlx} on the {report.coverage.device}",
+    )
 
 
 def _operators(first: Report, second: Report) -> tuple[ComparedOperator, ...]:

@@ -137,6 +137,13 @@ class Coverage:
         return 100.0 * self.claimed / self.nodes if self.nodes else 100.0
 
 
+def share_text(coverage: Coverage) -> str:
+    """As in "3 of 4 nodes on the EP (75.0%)"; why there is nothing to count where there are no nodes."""
+    if not coverage.nodes:
+        return "nothing is left to run: ONNX Runtime folded every node away, or the model has none"
+    return f"{coverage.claimed} of {coverage.nodes} nodes on the EP ({coverage.percentage:.1f}%)"
+
+
 def coverage_of(
     passes: Sequence[Decisions], *, model: str, source: str, note: str | None = None, device: str = "cpu"
 ) -> Coverage:

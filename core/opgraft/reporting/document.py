@@ -21,6 +21,13 @@ from opgraft.reporting.report import Report
 FORMAT: Final = "opgraft-report"
 VERSION: Final = 1
 
+_OTHERS: Final = {
+    "opgraft-matrix": "a report of a folder",
+    "opgraft-comparison": "a comparison of two reports",
+    "opgraft-benchmark": "a benchmark",
+}
+"""What else `--json` writes, which no command reads."""
+
 T = TypeVar("T")
 
 
@@ -69,7 +76,10 @@ def from_json(text: str | bytes, source: str) -> Report:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{source}: not JSON, or cut short ({error})") from error
-    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+    kind = document.get("format") if isinstance(document, Mapping) else None
+    if kind in _OTHERS:
+        raise ModelError(f"{source}: {_OTHERS[kind]}; only reports of one model can be shown")
+    if kind != FORMAT:
         raise ModelError(f"{source}: not a report; `opgraft report --json` writes one")
     if document.get("version") != VERSION:
         raise ModelError(

@@ -8,11 +8,19 @@ from typing import Any
 import jinja2
 
 from opgraft.reporting.compare import Comparison
+from opgraft.reporting.coverage import share_text
 from opgraft.reporting.matrix import Matrix
 from opgraft.reporting.report import Report
 from opgraft.reporting.terminal_many import cell_text, comparison_rows, problem_text
 from opgraft.reporting.what_if import WhatIf
-from opgraft.reporting.wording import cause_text, counted, saving_text, traffic_text
+from opgraft.reporting.wording import (
+    MORE_CROSSES,
+    cause_text,
+    counted,
+    saves_less_than_nothing,
+    saving_text,
+    traffic_text,
+)
 from opgraft.text import printable
 
 
@@ -51,13 +59,16 @@ def _rendered(template: str, **values: Any) -> str:
     environment.filters.update(
         code=code,
         counted=counted,
+        share=share_text,
         traffic=traffic_text,
         cause=cause_text,
+        saves_less_than_nothing=saves_less_than_nothing,
         cell=cell_text,
         problem=problem_text,
         tensors_saved=lambda each: _saved(each)[0],
         bytes_saved=lambda each: _saved(each)[1],
     )
+    environment.globals.update(more_crosses=MORE_CROSSES)
     return re.sub("\n{3,}", "\n\n", environment.get_template(template).render(**values)).strip() + "\n"
 
 

@@ -103,12 +103,16 @@ class Entry:
 
 
 def _changes(report: Report) -> dict[str, WhatIf]:
-    """By operator, what claiming all that is declined of it would change."""
+    """By operator, what claiming all that is declined of it, and could be claimed, would change."""
     groups: dict[str, list[int]] = {}
     for index, group in enumerate(report.declined):
         groups.setdefault(group.operator, []).append(index)
-    found = {frozenset(each.groups): each for each in report.what_if}
-    return {operator: found[frozenset(indices)] for operator, indices in groups.items() if frozenset(indices) in found}
+    found: dict[str, WhatIf] = {}
+    for operator, indices in groups.items():
+        inside = [each for each in report.what_if if set(each.groups) <= set(indices)]
+        if inside:
+            found[operator] = max(inside, key=lambda each: len(each.groups))
+    return found
 
 
 def matrix_of(entries: Sequence[Entry]) -> Matrix:

@@ -11,6 +11,7 @@ from opgraft.graph import Node
 from opgraft.registry import Candidate, Claimer, Pack, Policy, Reason, Registry
 from opgraft.reporting.breaks import Reading, readings_of
 from opgraft.reporting.placement import carried, completed
+from opgraft.schemas import is_no_operator
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Verdict:
         reasons: why nobody does.
         offer: who would if the registry file let it.
         inner: the verdicts on the nodes of its bodies.
+        final: True where no handler could take it: its operator does not exist, or MLX lacks an element type of it.
     """
 
     node: Node
@@ -38,6 +40,7 @@ class Verdict:
     reasons: tuple[Reason, ...]
     offer: Offer | None
     inner: tuple[Verdict, ...]
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,10 @@ class Observer:
         claim = claim_of(node, self._asked(self.registry, device), device)
         offer = None if claim.candidate is not None else self._offer(node, device)
         inner = tuple(self._verdict(each, device) for body in node.bodies.values() for each in body.nodes)
-        return Verdict(node, claim.candidate, claim.reasons, offer, inner)
+        final = any(reason.final for reason in claim.reasons) or (
+            claim.candidate is None and is_no_operator(node.operator, self.unrestricted)
+        )
+        return Verdict(node, claim.candidate, claim.reasons, offer, inner, final)
 
     def _offer(self, node: Node, device: str) -> Offer | None:
         policy = self.registry.policy

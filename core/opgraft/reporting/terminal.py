@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from opgraft.reporting.coverage import Coverage, Fault, OperatorCoverage
+from opgraft.reporting.coverage import Coverage, Fault, OperatorCoverage, share_text
 from opgraft.reporting.packs import HandlerSummary, PackSummary
 from opgraft.text import printable
 
@@ -20,7 +20,8 @@ SLOW_CLAIMS_SHOWN = 5
 def render(coverage: Coverage) -> RenderableType:
     """A summary, a table of operators, and the reasons for what is declined."""
     parts: list[RenderableType] = [Text(line) for line in summary(coverage)]
-    parts.append(operators_table(coverage.operators))
+    if coverage.operators:
+        parts.append(operators_table(coverage.operators))
     declined = [each for each in coverage.operators if each.declined]
     if declined:
         parts.append(reasons_table(declined))
@@ -31,10 +32,9 @@ def render(coverage: Coverage) -> RenderableType:
 
 def summary(coverage: Coverage) -> Iterable[str]:
     """The first lines of every view of a model."""
-    share = f"{coverage.claimed} of {coverage.nodes} nodes on the EP ({coverage.percentage:.1f}%)"
     if coverage.note:
         yield f"onnxruntime cannot load this model, and this is read from the file alone: {printable(coverage.note)}"
-    yield f"{printable(coverage.model)}: {share}"
+    yield f"{printable(coverage.model)}: {share_text(coverage)}"
     sizes = ", ".join(map(str, coverage.subgraphs[:8])) + (", ..." if len(coverage.subgraphs) > 8 else "")
     yield f"subgraphs: {len(coverage.subgraphs)}" + (f" (nodes in each: {sizes})" if sizes else "")
     yield f"MLX device: {coverage.device}"
@@ -94,9 +94,9 @@ def faults_table(faults: Iterable[Fault]) -> Table:
 
 
 def spaced(parts: Iterable[RenderableType]) -> Iterator[RenderableType]:
-    """Parts with an empty line before each table."""
-    for part in parts:
-        if isinstance(part, Table):
+    """Parts with an empty line before each table that does not come first."""
+    for number, part in enumerate(parts):
+        if isinstance(part, Table) and number:
             yield Text()
         yield part
 
@@ -140,13 +140,13 @@ def _note(start: str, names: Sequence[str]) -> Text:
 
 
 def render_operators(handlers: Iterable[HandlerSummary]) -> RenderableType:
-    """A table with a line for each handler."""
+    """A table with a line for each handler; of a plugin that has no signature to show, what it says of itself."""
     table = FoldingTable()
     table.add_column("operator")
     for heading in ("versions", "pack", "inputs", "attributes"):
         table.add_column(heading)
     for each in dict.fromkeys(handlers):
-        inputs = ", ".join(name for name, _ in each.inputs)
+        inputs = ", ".join(name for name, _ in each.inputs) if each.versions else each.doc
         cells = (each.operator, each.versions, each.pack, inputs, ", ".join(name for name, _ in each.attributes))
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table

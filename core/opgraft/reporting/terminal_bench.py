@@ -10,7 +10,7 @@ from rich.text import Text
 from opgraft.benchmark import Benchmark
 from opgraft.reporting.document import plain
 from opgraft.reporting.terminal import FoldingTable, spaced
-from opgraft.reporting.wording import counted
+from opgraft.reporting.wording import counted, taken_as_1
 from opgraft.text import printable, size_text
 
 OPERATORS_SHOWN = 12
@@ -29,6 +29,7 @@ def render_benchmark(found: Benchmark) -> RenderableType:
     process = "" if memory.process_peak is None else f"; of the process, all told: {size_text(memory.process_peak)}"
     parts: list[RenderableType] = [
         Text(printable(f"{found.model}: the EP is {_speed(found.ratio)} the CPU EP, by the medians")),
+        *([Text(printable(taken_as_1(found.assumed)))] if found.assumed else []),
         times,
         Text(f"peak memory of MLX: {size_text(memory.mlx_peak)} ({size_text(memory.mlx_after)} kept){process}"),
     ]

@@ -10,7 +10,7 @@ from rich.text import Text
 from opgraft.reporting.compare import Comparison
 from opgraft.reporting.matrix import Cell, Matrix, ModelLine
 from opgraft.reporting.terminal import FoldingTable, spaced
-from opgraft.reporting.wording import counted
+from opgraft.reporting.wording import bytes_text, counted
 from opgraft.text import printable, size_text
 
 MODELS_ACROSS = 8
@@ -32,7 +32,10 @@ def comparison_rows(found: Comparison) -> list[tuple[str, str, str, str]]:
     ]
     rows = [(what, f"{a:,}", f"{b:,}", f"{b - a:+,}" if a != b else "") for what, a, b in numbers]
     a, b = first.crossings.bytes, second.crossings.bytes
-    rows.insert(4, ("bytes that cross", size_text(a), size_text(b), size_text(b - a) if a != b else ""))
+    known = bytes_text(first.crossings), bytes_text(second.crossings)
+    unknown = bool(first.crossings.unknown or second.crossings.unknown)
+    change = "" if a == b else f"{size_text(b - a)}{' + ?' if unknown else ''}"
+    rows.insert(4, ("bytes that cross", *known, change))
     low, high = found.percentage
     change = f"{high - low:+.1f}" if low != high else ""
     rows.insert(2, ("percent on the EP", f"{low:.1f}", f"{high:.1f}", change))
@@ -47,7 +50,7 @@ def render_comparison(found: Comparison) -> RenderableType:
         numbers.add_column(Text(name), justify="right")
     for row in comparison_rows(found):
         numbers.add_row(*row)
-    parts: list[RenderableType] = [numbers]
+    parts: list[RenderableType] = [*(Text(printable(line)) for line in found.legend), numbers]
     if found.operators:
         operators = FoldingTable("Operators that differ")
         operators.add_column("operator")

@@ -18,7 +18,14 @@ from opgraft.reporting.terminal import (
     summary,
 )
 from opgraft.reporting.what_if import DeclinedGroup, WhatIf
-from opgraft.reporting.wording import cause_text, counted, saving_text, traffic_text
+from opgraft.reporting.wording import (
+    MORE_CROSSES,
+    cause_text,
+    counted,
+    saves_less_than_nothing,
+    saving_text,
+    traffic_text,
+)
 from opgraft.text import printable
 
 ROWS_SHOWN = 20
@@ -28,7 +35,8 @@ ROWS_SHOWN = 20
 def render_report(report: Report) -> RenderableType:
     """Everything that a report says, in tables."""
     parts: list[RenderableType] = [Text(line) for line in (*summary(report.coverage), *_more(report))]
-    parts.append(operators_table(report.operators))
+    if report.operators:
+        parts.append(operators_table(report.operators))
     if report.coverage.declined:
         parts.append(reasons_table([each for each in report.operators if each.declined]))
     if report.coverage.faults:
@@ -64,7 +72,8 @@ def _what_if(what_if: tuple[WhatIf, ...]) -> list[RenderableType]:
     for each in what_if[:ROWS_SHOWN]:
         tensors, size = saving_text(each.before.crossings, each.after.crossings)
         table.add_row(Text(printable(each.headline)), f"{each.after.nodes:,}", tensors, size)
-    return [table, *_rest(len(what_if))]
+    note = [Text(f"({MORE_CROSSES})")] if saves_less_than_nothing(what_if[:ROWS_SHOWN]) else []
+    return [table, *_rest(len(what_if)), *note]
 
 
 def _offers(declined: tuple[DeclinedGroup, ...]) -> list[RenderableType]:

@@ -104,6 +104,7 @@ class _Members:
     nodes: list[Node] = field(default_factory=list)
     reasons: tuple[Reason, ...] = ()
     offers: Counter[Offer] = field(default_factory=Counter)
+    final: bool = False
 
 
 class Declined:
@@ -116,6 +117,7 @@ class Declined:
         groups: those with the most nodes first.
         needs: by showing and index, the groups that must be claimed with a declined node, all of them. It has none
             where its handler would take it and its surroundings do not let it.
+        claimable: the groups whose nodes some handler could take, as indices.
     """
 
     def __init__(self, verdicts: Mapping[Place, Verdict]) -> None:
@@ -124,6 +126,7 @@ class Declined:
         order = sorted(members, key=lambda key: (-len(members[key].nodes), key[0], str(key[1])))
         number = {key: rank for rank, key in enumerate(order)}
         self.groups = tuple(_group(members[key]) for key in order)
+        self.claimable = tuple(number[key] for key in order if not members[key].final)
         self.needs = {place: frozenset(number[key] for key in found) for place, found in keys.items()}
 
 
@@ -132,6 +135,7 @@ def _collect(verdict: Verdict, members: dict[Key, _Members]) -> Iterator[Key]:
         key = key_of(verdict.node, verdict.reasons)
         group = members.setdefault(key, _Members(reasons=verdict.reasons))
         group.nodes.append(verdict.node)
+        group.final |= verdict.final
         if verdict.offer is not None:
             group.offers[verdict.offer] += 1
         yield key
@@ -237,23 +241,25 @@ def _as_one(nodes: Sequence[Node]) -> Node:
 def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
     """What claiming each declined group would change, and sets of them, the most helpful first.
 
+    Groups whose nodes no handler could take are left out.
+
     The most helpful is what leaves the fewest subgraphs; among equals, what has the most nodes on the execution
     provider, then what lets the fewest tensors cross, then the fewest bytes. A set is all that is declined of one
     operator, or what one node with bodies needs, or is built from the most helpful group by adding the one that helps
     most, as long as that brings anything.
     """
-    groups = range(min(len(simulation.declined.groups), max(_WIDTH, _MOST_NODES // max(len(simulation.places), 1))))
+    everything = simulation.declined.claimable
+    groups = everything[: max(_WIDTH, _MOST_NODES // max(len(simulation.places), 1))]
     found: dict[tuple[int, ...], Split] = {(group,): simulation.split([group]) for group in groups}
     found.update(_built_sets(simulation, sorted(groups, key=lambda group: _rank(found[group,]))))
     for together in sorted(_belonging_together(simulation.declined))[: len(groups)]:
         found[together] = simulation.split(together)
-    everything = tuple(range(len(simulation.declined.groups)))
     if len(everything) > 1:
         found[everything] = simulation.split(everything)
     before = simulation.split()
     ranked = sorted(found, key=lambda chosen: (_rank(found[chosen]), len(chosen)))
     return tuple(
-        WhatIf(chosen, _headline(simulation.declined.groups, chosen, before, found[chosen]), before, found[chosen])
+        WhatIf(chosen, _headline(simulation.declined, chosen, before, found[chosen]), before, found[chosen])
         for chosen in ranked
     )
 
@@ -261,10 +267,10 @@ def what_ifs(simulation: Simulation) -> tuple[WhatIf, ...]:
 def _belonging_together(declined: Declined) -> set[tuple[int, ...]]:
     """The groups of each operator that has more than one, and those that one node needs."""
     by_operator: dict[str, list[int]] = {}
-    for index, group in enumerate(declined.groups):
-        by_operator.setdefault(group.operator, []).append(index)
+    for index in declined.claimable:
+        by_operator.setdefault(declined.groups[index].operator, []).append(index)
     found = (*by_operator.values(), *map(sorted, declined.needs.values()))
-    return {tuple(each) for each in found if len(each) > 1}
+    return {tuple(each) for each in found if len(each) > 1 and set(each) <= set(declined.claimable)}
 
 
 def _built_sets(simulation: Simulation, ranked: Sequence[int]) -> dict[tuple[int, ...], Split]:
@@ -293,12 +299,14 @@ def _brings_anything(before: Split, after: Split) -> bool:
     return after.subgraphs < before.subgraphs or after.crossings.tensors < before.crossings.tensors
 
 
-def _headline(groups: Sequence[DeclinedGroup], chosen: Sequence[int], before: Split, after: Split) -> str:
+def _headline(declined: Declined, chosen: Sequence[int], before: Split, after: Split) -> str:
     """As in "Claim Pad (mode=reflect): 14 subgraphs become 1."."""
-    if len(chosen) == len(groups) > 2:
-        what = f"all {len(groups)}"
+    if len(chosen) == len(declined.groups) > 2:
+        what = f"all {len(chosen)}"
+    elif len(chosen) == len(declined.claimable) > 2:
+        what = f"all {len(chosen)} that can be"
     else:
-        *firsts, last = [groups[index].title for index in chosen]
+        *firsts, last = [declined.groups[index].title for index in chosen]
         what = f"{', '.join(firsts)} and {last}" if firsts else last
     if before == after:
         return f"Claim {what} alone: nothing changes."
