@@ -14,11 +14,14 @@ from typing import Any
 
 import mlx.core as mx
 
+from opgraft.comparison import RunError
 from opgraft.errors import ModelError
+from opgraft.failures import about_sizes, explained
 from opgraft.graph import Array
 from opgraft.host import EP_NAME, library_path
 from opgraft.host.options import ProviderOptions
 from opgraft.reporting.declines import short_name
+from opgraft.samples import Sample
 from opgraft.sessions import Model, model_name, open_cpu_session, open_session, options_with_provider, source_of
 from opgraft.tracing import Event, Listener, listening
 
@@ -73,6 +76,7 @@ class Benchmark:
         memory: what both of them needed together.
         slower: the one whose operators are listed.
         operators: those that take longest first.
+        assumed: the dimensions whose sizes were nowhere given, and taken as 1.
     """
 
     model: str
@@ -82,6 +86,7 @@ class Benchmark:
     memory: Memory
     slower: str
     operators: tuple[OperatorTime, ...]
+    assumed: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -89,12 +94,9 @@ class Benchmark:
         return self.cpu.median / self.ep.median
 
 
-Feeds = Mapping[str, Array]
-
-
 def benchmark(
     model: Model,
-    feeds: Callable[[Any], Feeds],
+    sample: Callable[[Any], Sample],
     provider_options: ProviderOptions | None = None,
     *,
     runs: int = 20,
@@ -104,7 +106,7 @@ def benchmark(
 
     Args:
         model: the model.
-        feeds: gives the inputs for a session.
+        sample: gives the inputs for a session.
         provider_options: as for a session.
         runs: how many runs count, of each.
         warm_ups: how many come before them, of each; the first of them is told apart.
@@ -114,14 +116,24 @@ def benchmark(
     """
     opened, ep_session_seconds = _timed(lambda: open_session(model, provider_options))
     cpu_session, cpu_session_seconds = _timed(lambda: open_cpu_session(model))
-    inputs = dict(feeds(opened.session))
+    drawn = sample(opened.session)
+    inputs = drawn.inputs
     sessions = (opened.session, cpu_session)
-    warm = [[_run(session, inputs) for session in sessions] for _ in range(warm_ups)]
+
+    def once(side: int) -> float:
+        try:
+            return _run(sessions[side], inputs, ("on the EP", "on the CPU EP")[side])
+        except RunError as error:
+            if side == 1:
+                raise ModelError(f"{error}{about_sizes(drawn.assumed)}") from error
+            raise explained(error, model, inputs, drawn.assumed) from error
+
+    warm = [[once(0), once(1)] for _ in range(warm_ups)]
     mx.reset_peak_memory()
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(runs):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            seconds[side].append(_run(sessions[side], inputs))
+            seconds[side].append(once(side))
     memory = Memory(mx.get_peak_memory(), mx.get_active_memory(), _process_peak())
     ep = Timing(ep_session_seconds, warm[0][0] if warm else seconds[0][0], tuple(seconds[0]))
     cpu = Timing(cpu_session_seconds, warm[0][1] if warm else seconds[1][0], tuple(seconds[1]))
@@ -130,7 +142,7 @@ def benchmark(
         model, inputs, provider_options if ep_is_slower else None, on_ep=ep_is_slower, runs=min(runs, 5)
     )
     slower = EP_NAME if ep_is_slower else "CPUExecutionProvider"
-    return Benchmark(model_name(model), opened.coverage.device, ep, cpu, memory, slower, operators)
+    return Benchmark(model_name(model), opened.coverage.device, ep, cpu, memory, slower, operators, drawn.assumed)
 
 
 def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
@@ -139,11 +151,11 @@ def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.perf_counter() - started
 
 
-def _run(session: Any, inputs: dict[str, Array]) -> float:
+def _run(session: Any, inputs: dict[str, Array], where: str) -> float:
     try:
         _, seconds = _timed(lambda: session.run(None, inputs))
     except Exception as error:  # ONNX Runtime's own words are what the user needs
-        raise ModelError(f"a run failed: {' '.join(str(error).split())}") from error
+        raise RunError(where, " ".join(str(error).split())) from error
     return seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -10,13 +11,13 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.text import Text
 
 from opgraft import __version__
-from opgraft.console import console
+from opgraft.console import console, forget_standard_output
 from opgraft.errors import ModelError, OpgraftError, OptionError
 from opgraft.host import library_path
 from opgraft.host.requirements import require_mlx, require_onnxruntime
@@ -30,14 +31,27 @@ SIZE_HELP = "Size of a dimension, as in batch=2 or images:3=320 (input:axis); * 
 
 
 class _Group(click.Group):
-    """Turns opgraft's own errors into one line, and exit status 2 for a bad option, 1 for any other."""
+    """Turns opgraft's own errors into one line, and exit status 2 for bad usage, 1 for any other; and so where what it
+    says cannot be written."""
 
     def invoke(self, context: click.Context) -> Any:
+        if sys.stdout is None:
+            self._fail(context, "standard output is closed; > /dev/null leaves its text out")
         try:
-            return super().invoke(context)
+            found = super().invoke(context)
+            sys.stdout.flush()
+            return found
         except OpgraftError as error:
-            click.echo(f"opgraft: {printable(str(error))}", err=True)
-            context.exit(2 if isinstance(error, OptionError) else 1)
+            self._fail(context, str(error), 2 if isinstance(error, OptionError) else 1)
+        except OSError as error:
+            if error.errno in (None, errno.EPIPE) or error.filename is not None:
+                raise
+            forget_standard_output()
+            self._fail(context, f"standard output cannot be written ({error.strerror})")
+
+    def _fail(self, context: click.Context, message: str, status: int = 1) -> NoReturn:
+        click.echo(f"opgraft: {printable(message)}", err=True)
+        context.exit(status)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands, each with the whole first sentence of its help."""
@@ -125,6 +139,7 @@ def demo(options: tuple[tuple[str, str], ...]) -> None:
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How often to run, for the time.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with the CPU EP.")
 @pack_option
+@registry_option
 @provider_option
 def run(
     model: Path,
@@ -134,14 +149,16 @@ def run(
     runs: int,
     compare: bool,
     packs: tuple[str, ...],
+    registry: str | None,
     options: tuple[tuple[str, str], ...],
 ) -> None:
     """Run MODEL on the EP, with random inputs unless --inputs gives them, and compare with the CPU EP."""
     from opgraft.run_command import Request, compare_and_show
 
     _refuse_both(inputs, sizes)
-    _turn_on(packs, dict(options).get("registry"))
-    compare_and_show(Request(model, dict(options), dict(sizes), inputs, output, runs, compare), console())
+    asked = _with_registry(options, registry)
+    _turn_on(packs, asked.get("registry"))
+    compare_and_show(Request(model, asked, _sizes(sizes), inputs, output, runs, compare), console())
 
 
 @main.command(cls=_Command)
@@ -149,8 +166,8 @@ def run(
 @click.option("--compare", "comparing", is_flag=True, help="Compare two models, or one with two --registry.")
 @click.option("--registry", "registries", multiple=True, type=click.Path(), help="The registry.yaml to use.")
 @click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=NAMED_SIZE_HELP)
-@click.option("--json", "view", flag_value="json", help="Print JSON.")
-@click.option("--markdown", "view", flag_value="markdown", help="Print Markdown, to paste into an issue.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, to paste into an issue.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one self-contained page here.")
 @click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with status 1 below this percentage of nodes.")
 @provider_option
@@ -159,7 +176,8 @@ def report(
     comparing: bool,
     registries: tuple[str, ...],
     sizes: tuple[tuple[str, int], ...],
-    view: str | None,
+    as_json: bool,
+    as_markdown: bool,
     html: Path | None,
     fail_under: float | None,
     options: tuple[tuple[str, str], ...],
@@ -170,8 +188,8 @@ def report(
     """
     from opgraft.report_command import Request, run
 
-    asked = Request(models, comparing, registries, dict(sizes), dict(options), view or "terminal", html, fail_under)
-    run(asked, console())
+    views = tuple(name for name, asked in (("json", as_json), ("markdown", as_markdown)) if asked)
+    run(Request(models, comparing, registries, _sizes(sizes), dict(options), views, html, fail_under), console())
 
 
 @main.command(cls=_Command)
@@ -181,6 +199,7 @@ def report(
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="How many runs of each count.")
 @click.option("--warm-up", type=click.IntRange(0), default=3, show_default=True, help="How many come before them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@registry_option
 @provider_option
 def bench(
     model: Path,
@@ -189,21 +208,25 @@ def bench(
     runs: int,
     warm_up: int,
     as_json: bool,
+    registry: str | None,
     options: tuple[tuple[str, str], ...],
 ) -> None:
     """Time MODEL on the EP against the CPU EP, and see where the slower one spends its time."""
     from opgraft.benchmark import benchmark
     from opgraft.graph.onnx_source import load_model
     from opgraft.reporting.terminal_bench import benchmark_document, render_benchmark
-    from opgraft.run_command import read_npz
-    from opgraft.sessions import sample_inputs
-
-    def feeds(session: Any) -> dict[str, Any]:
-        return sample_inputs(session, dict(sizes)).inputs if inputs is None else read_npz(inputs, session)
+    from opgraft.run_command import sample_of
 
     _refuse_both(inputs, sizes)
+    given, asked = _sizes(sizes), _with_registry(options, registry)
     load_model(model)
-    found = benchmark(model, feeds, dict(options), runs=runs, warm_ups=warm_up)
+    found = benchmark(
+        model,
+        lambda session: sample_of(session, inputs, given),
+        asked,
+        runs=runs,
+        warm_ups=warm_up,
+    )
     if as_json:
         click.echo(json.dumps(benchmark_document(found), indent=1))
     else:
@@ -217,12 +240,14 @@ def bench(
 )
 @click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=SIZE_HELP)
 @click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
+@registry_option
 @click.option("--option", "options", type=ProviderOption(), multiple=True, help="A provider option, as in device=cpu.")
 def tune(
     model: Path,
     output: Path,
     sizes: tuple[tuple[str, int], ...],
     inputs: Path | None,
+    registry: str | None,
     options: tuple[tuple[str, str], ...],
 ) -> None:
     """Try which parts of MODEL are faster on the EP, and write a profile for the provider option of that name."""
@@ -230,7 +255,7 @@ def tune(
     from opgraft.tune_command import tune as run_tune
 
     _refuse_both(inputs, sizes)
-    run_tune(Request(model, output, dict(sizes), inputs, dict(options)), console())
+    run_tune(Request(model, output, _sizes(sizes), inputs, _with_registry(options, registry)), console())
 
 
 @main.command(cls=_Command)
@@ -288,6 +313,7 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
     """
     from opgraft.registry import PACKS_VARIABLE, installed_packs, load_registry
     from opgraft.registry.names import did_you_mean
+    from opgraft.reporting.packs import is_off
     from opgraft.run_command import GUARD, HOW_TO_GET_THE_GUARD
 
     if not names:
@@ -298,11 +324,13 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
     found = {pack.name: pack for pack in installed_packs()}
     for name in names:
         if name not in found:
-            others = [pack.name for pack in found.values() if pack.distribution != "opgraft"]
-            hint = printable(did_you_mean(name, others))
-            known = f"the packs are {', '.join(map(printable, others))}" if others else "builtin is the only one"
+            hint = printable(did_you_mean(name, found))
+            off = ", ".join(printable(pack.name) for pack in found.values() if is_off(pack))
+            known = f"those to turn on are {off}" if off else "every installed pack is on already"
             cure = f"; {HOW_TO_GET_THE_GUARD}" if name == GUARD else ""
             raise click.UsageError(f"no pack {name!r}{hint}; {known}{cure}")
+        if found[name].distribution == "opgraft":
+            click.echo(f"opgraft: --pack {name} changes nothing: the pack is on already", err=True)
         problem = found[name].error or policy.denial("", name)
         if problem:
             raise ModelError(f"the pack {name} cannot be used: {problem}")
@@ -321,6 +349,33 @@ def _nobody(operator: str, pack: str | None, registry: Registry) -> str:
     close = " or ".join(close_operators(operator, registry.operators))
     command = f"opgraft new-pack my-pack --op {shlex.quote(operator)}"
     return f"{reasons}{f' (did you mean {close}?)' if close else ''}; to write one: {command}"
+
+
+def _sizes(given: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    """Sizes by dimension.
+
+    Raises:
+        UsageError: a dimension has two of them.
+    """
+    names = [name for name, _ in given]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"-s gives {twice!r} more than one size; leave out all but one")
+    return dict(given)
+
+
+def _with_registry(options: tuple[tuple[str, str], ...], registry: str | None) -> dict[str, str]:
+    """Provider options, with the registry file in them that an option of its own names.
+
+    Raises:
+        UsageError: they name one already.
+    """
+    found = dict(options)
+    if registry is None:
+        return found
+    if "registry" in found:
+        raise click.UsageError("--registry and -o registry= say the same; give one of them")
+    return {**found, "registry": registry}
 
 
 def _refuse_both(inputs: Path | None, sizes: tuple[tuple[str, int], ...]) -> None:

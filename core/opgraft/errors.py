@@ -27,6 +27,10 @@ class RegistryError(OpgraftError):
     """A registry.yaml that cannot be used; the message gives file, line and cure."""
 
 
+class MissingRegistryError(RegistryError, OptionError):
+    """A registry.yaml that cannot be read where an option or the environment says that it is."""
+
+
 class ModelError(OpgraftError):
     """A model file or an input that cannot be used."""
 

@@ -37,8 +37,8 @@ class Request:
         registries: one for all, or one for each of two.
         sizes: numbers for symbolic dimensions.
         options: provider options.
-        view: "terminal", "json" or "markdown".
-        html: the file to write the page into, in place of showing anything.
+        views: those asked for on standard output, "json" or "markdown"; none: tables, unless `html` is given.
+        html: the file to write the page into.
         fail_under: the percentage of nodes below which the command fails.
     """
 
@@ -47,7 +47,7 @@ class Request:
     registries: tuple[str, ...]
     sizes: Mapping[str, int]
     options: Mapping[str, str]
-    view: str
+    views: tuple[str, ...]
     html: Path | None
     fail_under: float | None
 
@@ -61,11 +61,12 @@ def run(request: Request, console: Console) -> None:
             before), or too few nodes are on the execution provider.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
+    _refuse(len(request.views) > 1, "--json and --markdown both print to standard output; give one of them")
     if request.comparing:
         _refuse(request.html is not None, "--html shows one model; use --json or --markdown with --compare")
         _refuse(request.fail_under is not None, "--fail-under judges one model or a folder; leave out --compare")
         reports = _both(request)
-        _show(compare(*reports), request.view, console)
+        _show(compare(*reports), request, console)
         for report in reports:
             _require_loaded(report)
         return
@@ -76,15 +77,15 @@ def run(request: Request, console: Console) -> None:
     if path.is_dir():
         _refuse(request.html is not None, "--html shows one model; use --json or --markdown for a folder")
         matrix = matrix_of(list(_entries(path, options, request.sizes)))
-        _show(matrix, request.view, console)
+        _show(matrix, request, console)
         _judge_matrix(matrix, request.fail_under)
         return
     report = _report(path, options, request.sizes)
     if request.html is not None:
         _write(request.html, report_as_html(report))
-        console.print(printable(f"report written to {request.html}"), markup=False, soft_wrap=True)
-    else:
-        _show(report, request.view, console)
+        click.echo(printable(f"report written to {request.html}"), err=bool(request.views))
+    if request.views or request.html is None:
+        _show(report, request, console)
     _judge(report, request.fail_under)
 
 
@@ -103,7 +104,8 @@ _VIEWS: dict[type, dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def _show(what: Report | Comparison | Matrix, view: str, console: Console) -> None:
+def _show(what: Report | Comparison | Matrix, request: Request, console: Console) -> None:
+    (view,) = request.views or ("terminal",)
     made: RenderableType | str | dict[str, Any] = _VIEWS[type(what)][view](what)
     if isinstance(made, dict):
         click.echo(json.dumps(made, indent=1))

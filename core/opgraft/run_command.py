@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from rich.console import Console
 from rich.text import Text
 
 from opgraft.comparison import TOLERANCE, Outcome, RunError, disagreements, largest_difference, non_finite, run_timed
 from opgraft.errors import ModelError
+from opgraft.failures import about_sizes, explained
 from opgraft.graph import Array
 from opgraft.graph.onnx_source import load_model
+from opgraft.randomness import random_outputs
 from opgraft.registry import installed_packs, load_registry
 from opgraft.reporting import Coverage
 from opgraft.reporting.packs import is_off
 from opgraft.reporting.terminal import render
-from opgraft.reporting.wording import counted
+from opgraft.reporting.wording import counted, taken_as_1
+from opgraft.samples import Sample
 from opgraft.schemas import defined_by_packs
 from opgraft.sessions import assignment, open_cpu_session, open_session, sample_inputs
 from opgraft.text import printable
@@ -71,9 +75,12 @@ def compare_and_show(request: Request, console: Console) -> Coverage:
 
     proto = load_model(request.model)
     opened = open_session(request.model, request.options)
-    feeds = _feeds(request, opened.session, show)
-    show(f"inputs: {_described(feeds)}")
-    outcome = _run(request, opened.session, feeds)
+    sample = sample_of(opened.session, request.inputs, request.sizes)
+    feeds = sample.inputs
+    if sample.assumed:
+        show(taken_as_1(sample.assumed))
+    show(f"inputs: {_described(feeds, scalars=True)}")
+    outcome = _run(request, opened.session, sample)
     show(f"outputs: {_described(outcome.outputs)}")
     if request.output is not None:
         _write_npz(request.output, outcome.outputs)
@@ -82,14 +89,9 @@ def compare_and_show(request: Request, console: Console) -> Coverage:
     median = f"median of {counted(request.runs, 'run')}: {1000 * outcome.seconds:.2f} ms on the EP"
     different: dict[str, str] = {}
     if request.compare:
-        expected = run_timed(open_cpu_session(request.model), feeds, request.runs, "on the CPU EP")
-        different = disagreements(outcome.outputs, expected.outputs)
-        worst = largest_difference(outcome.outputs, expected.outputs)
+        expected = _expected(request, sample)
         show(f"{median}, {1000 * expected.seconds:.2f} ms on the CPU EP")
-        verdict = Text("(different)", "red") if different else Text("(equal)", "green")
-        sentence = f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} "
-        console.print(Text(sentence) + verdict)
-        show(*(f"{name}: {what}" for name, what in different.items()))
+        different = _compared(proto, outcome.outputs, expected.outputs, console)
         own = defined_by_packs(proto, load_registry(request.options.get("registry")))
         if own:
             show(f"compared with themselves, since the CPU EP runs the packs' handlers too: {', '.join(own)}")
@@ -105,34 +107,56 @@ def compare_and_show(request: Request, console: Console) -> Coverage:
     return opened.coverage
 
 
-def _feeds(request: Request, session: Any, show: Any) -> Mapping[str, Array]:
-    if request.inputs is not None:
-        return read_npz(request.inputs, session)
-    sample = sample_inputs(session, request.sizes)
-    if sample.assumed:
-        show(f"taken as 1, since no -s NAME=SIZE gives another size: {', '.join(sample.assumed)}")
-    return sample.inputs
+def sample_of(session: Any, inputs: Path | None, sizes: Mapping[str, int]) -> Sample:
+    """The inputs of a session: those of an .npz file, or random ones.
+
+    Raises:
+        ModelError: an input cannot be read or drawn.
+        OptionError: a size is for no dimension.
+    """
+    return sample_inputs(session, sizes) if inputs is None else Sample(read_npz(inputs, session), {}, ())
 
 
-def _run(request: Request, session: Any, feeds: Mapping[str, Array]) -> Outcome:
+def _run(request: Request, session: Any, sample: Sample) -> Outcome:
     """The run on the execution provider; where it fails, the error says whether the CPU's can do it."""
     try:
-        return run_timed(session, feeds, request.runs, "on the EP")
+        return run_timed(session, sample.inputs, request.runs, "on the EP")
     except RunError as error:
         if not request.compare:
-            raise
-        try:
-            run_timed(open_cpu_session(request.model), feeds, 0, "on the CPU EP")
-        except RunError as other:
-            here, there = (_without_advice(each.words) for each in (error, other))
-            both = here if here == there else f"{here}; on the CPU EP: {there}"
-            raise ModelError(f"the run fails on the CPU EP too, so look at the inputs and the model: {both}") from error
-        raise ModelError(f"{error} (the CPU EP runs it)") from error
+            raise ModelError(f"{error}{about_sizes(sample.assumed)}") from error
+        raise explained(error, request.model, sample.inputs, sample.assumed) from error
 
 
-def _without_advice(words: str) -> str:
-    """What went wrong, in opgraft's own words where it is opgraft's, without what to do if a handler were at fault."""
-    return words.rpartition("opgraft: ")[2].partition(". Its inputs: ")[0].rstrip(".")
+def _expected(request: Request, sample: Sample) -> Outcome:
+    """The run on the CPU's execution provider."""
+    try:
+        return run_timed(open_cpu_session(request.model), sample.inputs, request.runs, "on the CPU EP")
+    except RunError as error:
+        raise ModelError(f"{error}{about_sizes(sample.assumed)}") from error
+
+
+def _compared(
+    model: onnx.ModelProto, outputs: Mapping[str, Array], expected: Mapping[str, Array], console: Console
+) -> dict[str, str]:
+    """Show how the outputs of both sides compare, and return what differs. An output that is drawn at random says
+    nothing where it differs."""
+    drawn = random_outputs(model)
+    different = disagreements(outputs, expected)
+    random = {name: found for name in different if (found := drawn.get(name.partition("[")[0], drawn.get(name)))}
+    sides = [{name: array for name, array in side.items() if name not in random} for side in (outputs, expected)]
+    different = {name: what for name, what in different.items() if name not in random}
+    if any(sides) or not random:
+        verdict = Text("(different)", "red") if different else Text("(equal)", "green")
+        worst = largest_difference(sides[0], sides[1])
+        sentence = f"largest difference from the CPU EP, relative to the largest magnitude: {worst:.2g} "
+        console.print(Text(sentence) + verdict)
+    for name, what in different.items():
+        console.print(Text(printable(f"{name}: {what}")))
+    for name, operators in random.items():
+        console.print(
+            Text(printable(f"{name} cannot be compared, since it is drawn at random: {', '.join(operators)}"))
+        )
+    return different
 
 
 def _about_non_finite(outputs: Mapping[str, Array], expected: Mapping[str, Array] | None) -> Iterator[str]:
@@ -170,7 +194,7 @@ def read_npz(path: Path, session: Any) -> dict[str, Array]:
     """An array for each input of a session.
 
     Raises:
-        ModelError: the file cannot be read, or lacks one.
+        ModelError: the file cannot be read, lacks one, or has one for no input.
     """
     wanted = [each.name for each in session.get_inputs()]
     try:
@@ -179,6 +203,10 @@ def read_npz(path: Path, session: Any) -> dict[str, Array]:
             missing = next((name for name in wanted if name not in held), None)
             if missing is not None:
                 raise ModelError(f"{path}: it has no array for input {missing!r} (it has {', '.join(held) or 'none'})")
+            extra = [name for name in held if name not in wanted]
+            if extra:
+                inputs = ", ".join(wanted) or "none"
+                raise ModelError(f"{path}: it has {', '.join(extra)}, and the model's inputs are {inputs}")
             return {name: _read_array(archive, held[name], path) for name in wanted}
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -207,5 +235,12 @@ def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
         raise ModelError(f"{path}: cannot be written ({error})") from error
 
 
-def _described(arrays: Mapping[str, Array]) -> str:
-    return ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items()) or "none"
+def _described(arrays: Mapping[str, Array], *, scalars: bool = False) -> str:
+    """Names, element types and shapes; of scalars the values too, where asked: they often are sizes."""
+    return (
+        ", ".join(
+            f"{name} {array.dtype}{list(array.shape)}" + (f" = {array}" if scalars and not array.shape else "")
+            for name, array in arrays.items()
+        )
+        or "none"
+    )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from opgraft.errors import ModelError
 from opgraft.graph import Array, Value
-from opgraft.graph.element_types import COMPLEX, FLOATS, NARROW, STORAGE
+from opgraft.graph.element_types import BITS, COMPLEX, FLOATS, NARROW, STORAGE
 from opgraft.sizes import ALL_OTHERS
+from opgraft.text import size_text
 
 STAND_IN_SIZE: Final = 1
 """What a dimension is taken to be whose size is nowhere given."""
@@ -67,7 +69,7 @@ def drawn_inputs(values: Iterable[Value], sizes: Mapping[str, int] | None = None
         seed: of the random generator.
 
     Raises:
-        ModelError: an input is no tensor of numbers, or nothing is known of its shape.
+        ModelError: an input is no tensor of numbers, nothing is known of its shape, or it is larger than memory.
     """
     generator = np.random.default_rng(seed)
     given = dict(sizes or {})
@@ -87,7 +89,7 @@ def drawn_inputs(values: Iterable[Value], sizes: Mapping[str, int] | None = None
                     size = STAND_IN_SIZE
                 chosen.setdefault(place.names[0], size)
             shape.append(size)
-        inputs[value.name] = _random_array(generator, value.dtype, shape)
+        inputs[value.name] = _drawn(generator, value, shape)
     return Sample(inputs, chosen, tuple(assumed))
 
 
@@ -99,6 +101,22 @@ def sizes_of(values: Iterable[Value], inputs: Mapping[str, Any]) -> dict[str, in
         for place in places_of(values)
         if place.size is None and place.axis < len(shapes.get(place.value, ()))
     }
+
+
+def _drawn(generator: np.random.Generator, value: Value, shape: list[int]) -> Array:
+    assert value.dtype is not None
+    try:
+        return _random_array(generator, value.dtype, shape)
+    except (MemoryError, ValueError, OverflowError) as error:  # NumPy says so in three ways
+        sizes = ", ".join(
+            f"{place.names[0]}={size}"
+            for place, size in zip(places_of([value]), shape, strict=True)
+            if place.size is None
+        )
+        bytes_needed = size_text(prod(shape) * BITS[value.dtype] // 8)
+        raise ModelError(
+            f"{sizes or 'its shape'}: input {value.name!r} needs {bytes_needed}, too much for here"
+        ) from error
 
 
 def _random_array(generator: np.random.Generator, dtype: str, shape: list[int]) -> Array:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 Model = str | Path | bytes | onnx.ModelProto
 
+_SEVERITY_WARNING = 2
 _SEVERITY_FATAL = 4
 _ASSIGNMENT_RECORD = "session.record_ep_graph_assignment_info"
 
@@ -83,7 +84,7 @@ def open_session(model: Model, provider_options: ProviderOptions | None = None) 
         ModelError: ONNX Runtime cannot load the model; the message is its own.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
-    session, seen = _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)
+    session, seen = _observed_session(model, _observed_options(provider_options), lambda decisions: decisions)
     return OpenedSession(session, coverage_of(seen, model=model_name(model), source="session"))
 
 
@@ -94,7 +95,7 @@ def decided_session(model: Model, provider_options: ProviderOptions | None = Non
         ModelError: ONNX Runtime cannot load the model; the message is its own.
         OptionError, RegistryError: an option or a registry file cannot be used.
     """
-    return _observed_session(model, options_with_provider(provider_options), lambda decisions: decisions)[1]
+    return _observed_session(model, _observed_options(provider_options), lambda decisions: decisions)[1]
 
 
 def survey(
@@ -145,7 +146,7 @@ def _shown(
     on a large model: it is left out."""
     import onnxruntime
 
-    options = options_with_provider(provider_options)
+    options = _observed_options(provider_options)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     for name, size in overrides.items():
         options.add_free_dimension_override_by_name(name, size)
@@ -180,11 +181,18 @@ def _overrides(model: Model, sizes: Mapping[str, int], *, strict: bool) -> dict[
     return {name: size for name in names if (size := given.get(name, every)) is not None}
 
 
+def _observed_options(provider_options: ProviderOptions | None) -> Any:
+    """`onnxruntime.SessionOptions` of a session that is looked at: nothing is logged but what the options ask for."""
+    options = options_with_provider(provider_options)
+    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
+    asked = parse_options(provider_options or {})
+    options.log_severity_level = _SEVERITY_WARNING if asked.log_declined else _SEVERITY_FATAL
+    return options
+
+
 def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]) -> tuple[Any, list[T]]:
     import onnxruntime
 
-    options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
-    options.log_severity_level = _SEVERITY_FATAL
     try:
         with observed(look) as seen:
             return onnxruntime.InferenceSession(source_of(model), options), seen

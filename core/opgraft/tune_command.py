@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from opgraft.errors import ModelError
+from opgraft.failures import about_sizes
 from opgraft.fastest import tried_on
 from opgraft.graph.onnx_source import load_model
 from opgraft.profiles import Profile, Trial, milliseconds, save_profile
-from opgraft.reporting.wording import counted
-from opgraft.run_command import read_npz
+from opgraft.reporting.wording import counted, taken_as_1
+from opgraft.run_command import sample_of
 from opgraft.samples import sizes_of
-from opgraft.sessions import decided_session, open_session, sample_inputs, signature
+from opgraft.sessions import decided_session, open_session, signature
 from opgraft.text import printable
 
 
@@ -51,20 +51,16 @@ def tune(request: Request, console: Console) -> Profile:
     load_model(request.model)
     opened = open_session(request.model, {**request.options, "placement": "all", "profile": ""})
     values = signature(opened.session)
-    feeds: Mapping[str, Any]
-    if request.inputs is not None:
-        feeds = read_npz(request.inputs, opened.session)
-    else:
-        sample = sample_inputs(opened.session, request.sizes)
-        feeds = sample.inputs
-        if sample.assumed:
-            names = ", ".join(sample.assumed)
-            console.print(Text(printable(f"taken as 1, since no -s NAME=SIZE gives another size: {names}")))
+    sample = sample_of(opened.session, request.inputs, request.sizes)
+    feeds = sample.inputs
+    if sample.assumed:
+        console.print(Text(printable(taken_as_1(sample.assumed))))
     device = opened.coverage.device
     try:
         opened.session.run(None, dict(feeds))
     except Exception as error:
-        raise ModelError(f"the model does not run on these inputs: {' '.join(str(error).split())}") from error
+        said = " ".join(str(error).split())
+        raise ModelError(f"the model does not run on these inputs: {said}{about_sizes(sample.assumed)}") from error
     del opened
     with tried_on(feeds):
         seen = decided_session(request.model, {**request.options, "placement": "fastest", "profile": ""})

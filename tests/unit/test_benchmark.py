@@ -16,6 +16,7 @@ from opgraft import benchmark as module
 from opgraft.benchmark import Benchmark, benchmark
 from opgraft.cli import main
 from opgraft.errors import ModelError
+from opgraft.samples import Sample
 from opgraft.sessions import sample_inputs
 from opgraft.tracing.session import everywhere
 
@@ -34,8 +35,8 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def feeds(session: Any) -> dict[str, Any]:
-    return {"x": np.ones((2, 4), np.float32), "c": np.array(True)}
+def feeds(session: Any) -> Sample:
+    return Sample({"x": np.ones((2, 4), np.float32), "c": np.array(True)}, {}, ())
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, ep: float, cpu: float) -> list[int]:
@@ -43,7 +44,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, ep: float, cpu: float) -> list[int]
     order: list[int] = []
     sessions: list[int] = []
 
-    def run(session: Any, inputs: Any) -> float:
+    def run(session: Any, inputs: Any, where: str) -> float:
         if id(session) not in sessions:
             sessions.append(id(session))
         order.append(sessions.index(id(session)))
@@ -92,8 +93,11 @@ def test_operators_of_the_cpu(model: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_run_that_fails(model: Path) -> None:
-    with pytest.raises(ModelError, match="a run failed"):
-        benchmark(model, lambda session: {**feeds(session), "x": np.ones((2, 5), np.float32)})
+    wrong = Sample({**feeds(None).inputs, "x": np.ones((2, 5), np.float32)}, {}, ("height",))
+    with pytest.raises(ModelError, match="the run fails on the CPU EP too, so look at the inputs") as refusal:
+        benchmark(model, lambda session: wrong)
+    assert str(refusal.value).endswith("; sizes taken as 1: height; give them, as in -s height=320")
+    assert "deny" not in str(refusal.value)
 
 
 def invoke(*arguments: object) -> Result:
@@ -106,17 +110,23 @@ def test_what_is_shown() -> None:
     result = invoke(DETECTOR, "--runs", 2, "--warm-up", 1, "-s", "batch=1", "-s", "height=64", "-s", "width=64")
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 100
+    assert "taken as 1" not in result.output
     for each in ("detector.onnx: the EP is ", "2 runs of each in turns", "peak memory of MLX: ", "ms a run"):
         assert each in result.output
 
 
 def test_as_json_and_with_inputs_from_a_file(model: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "in.npz", **feeds(None))
+    np.savez(tmp_path / "in.npz", **feeds(None).inputs)
     result = invoke(model, "-i", tmp_path / "in.npz", "--runs", 3, "--warm-up", 0, "--json")
     document = json.loads(result.stdout)
     assert (document["format"], document["version"], document["model"]) == ("opgraft-benchmark", 1, "model.onnx")
     assert len(document["ep"]["runs"]) == len(document["cpu"]["runs"]) == 3
     assert document["summary"]["ratio"] == document["summary"]["cpu_median"] / document["summary"]["ep_median"]
+
+
+def test_sizes_that_are_taken_as_1_are_told(model: Path) -> None:
+    assert "taken as 1, since no -s NAME=SIZE gives another size: n\n" in invoke(model, "--runs", 1).output
+    assert json.loads(invoke(model, "--runs", 1, "--json").stdout)["assumed"] == ["n"]
 
 
 def test_bad_models_and_inputs(model: Path, tmp_path: Path) -> None:
@@ -126,5 +136,5 @@ def test_bad_models_and_inputs(model: Path, tmp_path: Path) -> None:
 
 
 def test_random_inputs_fit(model: Path) -> None:
-    found = benchmark(model, lambda session: sample_inputs(session, {"n": 3}).inputs, runs=1, warm_ups=0)
+    found = benchmark(model, lambda session: sample_inputs(session, {"n": 3}), runs=1, warm_ups=0)
     assert found.ep.first_run == found.ep.runs[0]

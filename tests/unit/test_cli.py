@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -180,6 +181,130 @@ def test_a_truncated_model_is_status_1(model: Path) -> None:
         assert result.output.startswith("opgraft: ")
 
 
+def test_a_typo_of_an_operator_is_told_what_it_may_mean(tmp_path: Path) -> None:
+    typo = save(tmp_path / "typo.onnx", [helper.make_node("Sofmax", ["x"], ["y"])])
+    assert "(did you mean ai.onnx::Softmax?)" in invoke("run", typo).stderr
+    shown = invoke("report", typo).stdout
+    assert "(did you mean ai.onnx::Softmax?)" in shown
+    assert "What claiming more would change" not in shown  # nobody can claim what does not exist
+    other = helper.make_node("FastGellu", ["x"], ["y"], domain="com.microsoft")
+    path = save(tmp_path / "other.onnx", [other], domains=("com.microsoft",))
+    assert "(did you mean com.microsoft::FastGelu?)" in invoke("run", path).stderr
+    assert "What claiming more would change" not in invoke("report", path).stdout
+
+
+@pytest.mark.parametrize("kept", ["folded", "none"])
+def test_a_model_of_which_nothing_is_left(tmp_path: Path, kept: str) -> None:
+    nodes = [helper.make_node("Relu", ["w"], ["y"])] if kept == "folded" else []
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [-1.0, 1.0])
+    graph = helper.make_graph(nodes, "g", [] if nodes else [value], [value], [weight] if nodes else [])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    says = "ONNX Runtime folded every node away, or the model has none"
+    for command in (["run"], ["report"], ["report", "--markdown"]):
+        result = invoke(command[0], path, *command[1:])
+        assert result.exit_code == 0, result.output
+        assert says in result.stdout
+        assert "100.0%" not in result.stdout
+        assert "claimed" not in result.stdout  # the heading of an empty table
+    assert invoke("bench", path, "--runs", 1).exit_code == 0
+    page = tmp_path / "page.html"
+    assert invoke("report", path, "--html", page).exit_code == 0
+    assert says in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+@pytest.mark.parametrize("size", [99_999_999_999_999, 10**30])
+def test_an_input_larger_than_memory_is_one_line(model: Path, command: str, size: int) -> None:
+    result = invoke(command, model, "-s", f"batch={size}")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"opgraft: batch={size}: input 'x' needs ")
+    assert size != 99_999_999_999_999 or "1.2 PB" in line
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is full")
+@pytest.mark.parametrize(("to", "says"), [("/dev/full", "No space left on device"), ("&-", "is closed")])
+def test_an_output_that_cannot_be_written_is_one_line(model: Path, to: str, says: str) -> None:
+    command = f'"{sys.executable}" -m opgraft.cli report "{model}" >{to}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("opgraft: standard output ")
+    assert says in line
+
+
+def test_declined_nodes_are_logged_where_the_option_says_so(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", [helper.make_node("Softplus", ["x"], ["y"], name="plus")])
+    (tmp_path / "r.yaml").write_text("ops:\n  Softplus: {deny: [builtin]}\n")
+
+    def logged(*options: str) -> str:
+        command = [sys.executable, "-m", "opgraft.cli", "run", str(path), "--registry", str(tmp_path / "r.yaml")]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert "opgraft declines ai.onnx::Softplus 'plus'" in logged("-o", "log_declined=on")
+    assert logged() == ""
+
+
+def test_a_view_beside_the_page_is_shown_too(model: Path, tmp_path: Path) -> None:
+    result = invoke("report", model, "--html", tmp_path / "r.html", "--json")
+    assert json.loads(result.stdout)["format"] == "opgraft-report"
+    assert result.stderr == f"report written to {tmp_path / 'r.html'}\n"
+    assert (tmp_path / "r.html").stat().st_size > 1000
+    alone = invoke("report", model, "--html", tmp_path / "r.html")
+    assert (alone.stdout, alone.stderr) == (f"report written to {tmp_path / 'r.html'}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("opgraft-matrix", "a report of a folder; only reports of one model can be shown"),
+        ("opgraft-comparison", "a comparison of two reports; only reports of one model can be shown"),
+        ("else", "not a report; `opgraft report --json` writes one"),
+    ],
+)
+def test_what_is_no_report_of_one_model_is_named(tmp_path: Path, name: str, says: str) -> None:
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps({"format": name, "version": 1}))
+    result = invoke("report", path)
+    assert (result.exit_code, result.stderr) == (1, f"opgraft: {path}: {says}\n")
+
+
+def test_a_pack_that_is_on_already_is_told_so(model: Path) -> None:
+    result = invoke("run", model, "--pack", "contrib")
+    assert result.exit_code == 0
+    assert result.stderr == "opgraft: --pack contrib changes nothing: the pack is on already\n"
+
+
+def test_what_is_drawn_at_random_is_not_compared(tmp_path: Path) -> None:
+    nodes = [helper.make_node("RandomNormalLike", ["x"], ["r"]), helper.make_node("Add", ["r", "x"], ["y"])]
+    result = invoke("run", save(tmp_path / "m.onnx", nodes))
+    assert result.exit_code == 0, result.output
+    assert "y cannot be compared, since it is drawn at random: RandomNormalLike\n" in result.stdout
+    assert "(different)" not in result.stdout
+    assert "(equal)" not in result.stdout
+
+
+def test_the_values_of_scalar_inputs_are_shown(tmp_path: Path) -> None:
+    scalar = helper.make_tensor_value_info("x", TensorProto.INT64, [])
+    out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [scalar], [out])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    np.savez(tmp_path / "in.npz", x=np.array(7))
+    assert "inputs: x int64[] = 7\n" in invoke("run", path, "-i", tmp_path / "in.npz").stdout
+    assert "inputs: x int64[] = 1\n" in invoke("run", path).stdout or "x int64[] = 0\n" in invoke("run", path).stdout
+
+
+def test_a_registry_of_its_own(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("ops:\n  Relu: {deny: [builtin]}\n")
+    assert "1 of 2 nodes on the EP" in invoke("run", model, "--registry", tmp_path / "r.yaml").stdout
+    assert invoke("bench", model, "--runs", 1, "--registry", tmp_path / "r.yaml").exit_code == 0
+
+
 def test_running_an_unknown_operator_is_status_1_and_names_it(tmp_path: Path) -> None:
     path = save(
         tmp_path / "m.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="elsewhere")], domains=("elsewhere",)
@@ -222,9 +347,13 @@ def test_what_the_cpu_ep_alone_runs_is_said_to_run_there(model: Path, monkeypatc
         return run_timed(session, feeds, runs, where)
 
     monkeypatch.setattr(opgraft.run_command, "run_timed", refuse)
-    result = invoke("run", model)
+    result = invoke("run", model, "-s", "batch=1")
     assert result.exit_code == 1
-    assert result.stderr == "opgraft: the run on the EP failed: no luck (the CPU EP runs it)\n"
+    failed = "opgraft: the run on the EP failed: no luck"
+    assert result.stderr == f"{failed} (the CPU EP runs it)\n"
+    sizes = "; sizes taken as 1: batch; give them, as in -s batch=320"
+    assert invoke("run", model).stderr == f"{failed} (the CPU EP runs it){sizes}\n"
+    assert invoke("run", model, "--no-compare").stderr == f"{failed}{sizes}\n"
 
 
 def test_nan_and_infinities_are_told_where_they_are_equal_too(tmp_path: Path) -> None:
@@ -352,10 +481,18 @@ def test_an_archive_of_something_else_is_status_1(model: Path, tmp_path: Path) -
         (["report", "m.onnx", "--fail-under", "101"], "101"),
         (["ops", "--pack", "nobody"], "no pack 'nobody'; the packs are builtin"),
         (["ops", "--pack", "buildin"], "no pack 'buildin' (did you mean 'builtin'?)"),
-        (["run", "m.onnx", "--pack", "nobody"], "no pack 'nobody'; builtin is the only one"),
+        (["run", "m.onnx", "--pack", "nobody"], "no pack 'nobody'; every installed pack is on already"),
         (["run", "m.onnx", "--pack", "numerics-guard"], "pip install ./plugins_example/numerics_guard"),
         (["run", "m.onnx", "-i", "in.npz", "-s", "batch=2"], "leave out one of them"),
         (["bench", "m.onnx", "-i", "in.npz", "-s", "batch=2"], "leave out one of them"),
+        (["run", "m.onnx", "-s", "batch=2", "-s", "batch=3"], "-s gives 'batch' more than one size"),
+        (["bench", "m.onnx", "-s", "batch=2", "-s", "batch=2"], "-s gives 'batch' more than one size"),
+        (["report", "m.onnx", "-s", "batch=2", "-s", "batch=3"], "-s gives 'batch' more than one size"),
+        (["report", "m.onnx", "--json", "--markdown"], "--json and --markdown both print to standard output"),
+        (["run", "m.onnx", "--registry", "a.yaml", "-o", "registry=b.yaml"], "say the same; give one of them"),
+        (["bench", "m.onnx", "--registry", "a.yaml", "-o", "registry=b.yaml"], "say the same; give one of them"),
+        (["new-pack", "My Pack!", "--op", "acme::Mish"], "cannot be the name of a package"),
+        (["new-pack", "p", "--op", "acme:Mish"], "is not the name of an operator: write domain::OpType"),
     ],
 )
 def test_bad_usage_is_status_2(arguments: list[str], says: str) -> None:
@@ -370,7 +507,7 @@ def test_bad_usage_is_status_2(arguments: list[str], says: str) -> None:
     [
         ("devise=cpu", 2, "did you mean 'device'"),
         ("device=tpu", 2, "auto, cpu, gpu"),
-        ("registry=/nowhere.yaml", 1, "/nowhere.yaml"),
+        ("registry=/nowhere.yaml", 2, "/nowhere.yaml"),
     ],
 )
 def test_a_bad_provider_option_is_told_as_such(model: Path, command: str, option: str, status: int, says: str) -> None:

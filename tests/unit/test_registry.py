@@ -939,9 +939,9 @@ class TestPacksCommand:
         assert result.output.startswith(f"opgraft: {path}, line ")
         assert len(result.output.splitlines()) == 1
 
-    def test_a_pipe_is_status_1(self, tmp_path: Path) -> None:
+    def test_a_pipe_is_status_2(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        assert self.invoke("--registry", str(tmp_path / "pipe")).exit_code == 1
+        assert self.invoke("--registry", str(tmp_path / "pipe")).exit_code == 2
 
     def test_an_empty_name_is_the_shipped_file(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)

@@ -18,7 +18,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import opgraft.scaffold
 from opgraft.cli import main
-from opgraft.errors import ModelError
+from opgraft.errors import ModelError, OptionError
 from opgraft.scaffold import draft_pack, write_pack
 from opgraft.scaffold.operators import draft_of
 
@@ -82,7 +82,7 @@ def test_what_is_written_for_every_operator_that_onnxruntime_knows_passes_its_ow
             try:
                 assert not draft_of(operator).is_new
                 packs.setdefault(domain, []).append(operator)
-            except ModelError as error:
+            except OptionError as error:
                 refused.append(str(error))
     assert all("opgraft's pack builtin for how" in each or "such nodes stay with the CPU" in each for each in refused)
     assert len(refused) < 40
@@ -173,12 +173,12 @@ def test_what_the_tests_of_a_pack_need(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_cannot_be(name: str, operator: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(OptionError, match=message.replace("(", r"\(").replace(")", r"\)")):
         draft_pack(name, [operator])
 
 
 def test_two_operators_of_one_function_name() -> None:
-    with pytest.raises(ModelError, match="two of the operators would be the function 'mish'"):
+    with pytest.raises(OptionError, match="two of the operators would be the function 'mish'"):
         draft_pack("my-pack", ["acme::Mish", "other::Mish"])
     assert len(draft_pack("my-pack", ["acme::Mish", "acme::Mish"]).operators) == 1
 

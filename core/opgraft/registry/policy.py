@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import yaml
 
-from opgraft.errors import RegistryError
+from opgraft.errors import MissingRegistryError, RegistryError
 from opgraft.registry.packs import full_operator
 from opgraft.text import printable
 
@@ -117,7 +117,8 @@ def registry_text(path: str | Path) -> tuple[str, str]:
     """What a registry file holds, and its full path as messages show it. A leading ~ is a home, as in a shell.
 
     Raises:
-        RegistryError: the file is missing, or is nothing that can be a registry file.
+        MissingRegistryError: the file is missing, or is nothing that can be a registry file.
+        RegistryError: it holds no text.
     """
     source = printable(str(path))
     try:
@@ -127,7 +128,7 @@ def registry_text(path: str | Path) -> tuple[str, str]:
     except (OSError, ValueError) as error:  # ValueError: characters that no path can have
         problem = getattr(error, "strerror", None) or error
         cure = "check OPGRAFT_REGISTRY or the option `registry`"
-        raise RegistryError(f"{source}: cannot be read ({problem}); {cure}") from error
+        raise MissingRegistryError(f"{source}: cannot be read ({problem}); {cure}") from error
     try:
         return content.decode(), source
     except UnicodeDecodeError as error:

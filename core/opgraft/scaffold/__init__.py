@@ -16,7 +16,7 @@ from typing import Any
 
 import jinja2
 
-from opgraft.errors import ModelError
+from opgraft.errors import ModelError, OptionError
 from opgraft.registry import installed_packs
 from opgraft.scaffold.operators import SETS, OperatorDraft, draft_of
 
@@ -51,24 +51,24 @@ def draft_pack(name: str, operators: Sequence[str]) -> PackDraft:
     """A pack of that name with a handler for each operator, given as `domain::OpType`.
 
     Raises:
-        ModelError: a name that no distribution, package or operator can have.
+        OptionError: a name that no distribution, package or operator can have.
     """
     module = re.sub(r"[-_.]+", "_", name).lower()
     if not _NAME.fullmatch(name) or not module.isidentifier() or keyword.iskeyword(module):
-        raise ModelError(
+        raise OptionError(
             f"{name!r} cannot be the name of a package: begin with a letter, and go on with letters, digits and "
             "dashes, a hundred at most"
         )
     taken = {pack.name for pack in installed_packs()}
     if name in taken:
-        raise ModelError(f"a pack named {name!r} is installed already: choose another name")
+        raise OptionError(f"a pack named {name!r} is installed already: choose another name")
     if module in sys.stdlib_module_names or module.startswith("opgraft") or _is_foreign(module):
-        raise ModelError(f"{name!r} would hide the Python package {module!r}, which is installed here: choose another")
+        raise OptionError(f"{name!r} would hide the Python package {module!r}, which is installed here: choose another")
     drafts = {draft.operator: draft for draft in map(draft_of, operators)}
     functions = [draft.function for draft in drafts.values()]
     for draft in drafts.values():
         if functions.count(draft.function) > 1:
-            raise ModelError(f"two of the operators would be the function {draft.function!r}: make them two packs")
+            raise OptionError(f"two of the operators would be the function {draft.function!r}: make them two packs")
     return PackDraft(name, module, tuple(drafts.values()), _source_of_opgraft())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from onnx.helper import get_attribute_value
 
-from opgraft.errors import ModelError
+from opgraft.errors import OptionError
 from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph import element_types as types
 from opgraft.registry.packs import full_operator
@@ -77,16 +77,16 @@ def draft_of(name: str) -> OperatorDraft:
     """What is known of the operator `domain::OpType`, or `OpType` of ai.onnx.
 
     Raises:
-        ModelError: it is no name of an operator, or one that ai.onnx does not have.
+        OptionError: it is no name of an operator, or one that ai.onnx does not have.
     """
     operator = full_operator(name)
     if not _OPERATOR.fullmatch(operator):
-        raise ModelError(f"{name!r} is not the name of an operator: write domain::OpType, as in acme::Mish")
+        raise OptionError(f"{name!r} is not the name of an operator: write domain::OpType, as in acme::Mish")
     domain, _, op_type = operator.rpartition("::")
     function = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op_type).lower()
     schemas = known_schemas(operator)
     if not schemas and domain == ONNX_DOMAIN:
-        raise ModelError(f"ai.onnx has no operator {op_type!r}: name a domain of your own, as in acme::{op_type}")
+        raise OptionError(f"ai.onnx has no operator {op_type!r}: name a domain of your own, as in acme::{op_type}")
     if not schemas:
         return OperatorDraft(
             operator, _safe(function), "X, *, alpha: float = 1.0", ("np.float32",), "FLOATS", is_new=True
@@ -110,17 +110,17 @@ def draft_of(name: str) -> OperatorDraft:
 
 def _refuse_what_is_not_drafted(operator: str, schema: Any) -> None:
     """Raises:
-    ModelError: the operator has bodies, or inputs and outputs other than tensors of numbers.
+    OptionError: the operator has bodies, or inputs and outputs other than tensors of numbers.
     """
     bodies = [each.name for each in _attributes(schema) if each.required and each.type.name not in _EXAMPLES]
     if bodies:
-        raise ModelError(
+        raise OptionError(
             f"{operator} has a body, {bodies[0]!r}: see If and Loop in opgraft's pack builtin for how one is written"
         )
     for each in (*schema.inputs, *schema.outputs):
         if each.option.name != "Optional" and each.types and not _taken(each):
             kinds = ", ".join(sorted(each.types)[:3])
-            raise ModelError(f"{operator} has {each.name!r} of {kinds}: {_advice(each)}")
+            raise OptionError(f"{operator} has {each.name!r} of {kinds}: {_advice(each)}")
 
 
 def _advice(parameter: Any) -> str:
