@@ -7,6 +7,7 @@ its numbers, and the shapes from those of the inputs.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -243,6 +244,14 @@ group_query_attention_by_length = op("com.microsoft::GroupQueryAttention", dtype
     on_host(group_query_attention.function, "total_sequence_length")
 )
 """The same where just the value of total_sequence_length says whether the caches grow."""
+
+
+@group_query_attention_by_length.decides("total_sequence_length")
+def outgrows(node: Node, total: np.ndarray, shapes: Sequence[tuple[int, ...] | None]) -> bool:
+    """Caches with room for all tokens keep their size, whatever their number is."""
+    past = shapes[3] if len(shapes) > 3 else None
+    return node.wants(3) or past is None or len(past) != 4 or not 0 < total.max(initial=0) <= past[2]
+
 
 for handler in (group_query_attention, group_query_attention_by_length):
     handler.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))

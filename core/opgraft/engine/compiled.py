@@ -1,17 +1,20 @@
 """Compiled execution: runs of steps that MLX traces once and replays from then on, without Python.
 
 A program's first runs are recorded. They show its graph breaks: steps that read data on the host, draw random numbers,
-or take long to build. The steps between them are its segments. What a segment computes depends on the form of the run
-alone, which is the shapes and element types on the device and the values on the host; each form has a trace of its own.
-What cannot be traced runs step by step, with the same results.
+or take long to build. The steps between them are its segments. What a segment computes depends on its form alone: the
+shapes and element types of what it reads on the device, and what it reads on the host. Each form has a trace of its
+own. What cannot be traced runs step by step, with the same results.
+
+Where a segment's form is a new one again and again, as with a mask that grows by a token at every run, the program is
+recorded once more: steps that read something else at every run then stay out of the segments, if enough is left.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,7 +29,9 @@ from opgraft.engine.lanes import lane
 from opgraft.engine.threads import note_tracing_thread
 from opgraft.errors import TranslationError
 from opgraft.ops.arrays import unchanging
+from opgraft.ops.handler import Deciding
 from opgraft.ops.tensors import Tensors
+from opgraft.plan import Step
 from opgraft.tracing import HIT, MISS, RETRACE, Recording, Span
 
 if TYPE_CHECKING:
@@ -47,7 +52,13 @@ FUSED_AFTER_SECONDS: Final = 1.0
 """On a GPU, a trace that was replayed so often, for so long, is worth compiling kernels for."""
 
 MOST_FORMS: Final = 256
-"""With more forms than this, a program begins anew: what is in use is soon traced again."""
+"""With more forms than this, a program forgets those that came but once; or all, and what is in use is traced again."""
+
+PATIENCE: Final = 4
+"""So many new forms of a segment, one after the other, and the program is recorded again; each time, twice as many."""
+
+LEAST_STEADY: Final = 0.25
+"""Steps stay out of the segments where those that are left take at least this share of the time."""
 
 LARGEST_KNOWN: Final = 1024
 """A value on the host with more elements is no part of a form: it goes to the device."""
@@ -65,6 +76,9 @@ class Segment:
         reads: the slots that they read and did not fill, but for constants.
         writes: the slots that they fill and others read.
         dead: the slots of `reads` that nobody reads afterwards.
+        followed: the slots of `reads` that segments with traces fill: what is there on the host follows from a form.
+        decides: for some slots of `reads`, what tells whether more than the shapes counts of a value on the host.
+        strange: how many new forms it had, one after the other.
     """
 
     first: int
@@ -73,6 +87,9 @@ class Segment:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     dead: tuple[int, ...]
+    followed: frozenset[int]
+    decides: dict[int, tuple[tuple[Deciding, Step], ...]]
+    strange: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -124,9 +141,12 @@ class Compiler:
         self.program = program
         self.fusing = fusing
         self.counts = Counts()
-        self._numbers = count()
+        self._numbers = itertools.count()
         self._weights = [inf] * len(program.plan.steps)
         self._breaks: set[int] = set()
+        self._unsteady: set[int] = set()
+        self._facts: list[Any] = []
+        self._patience = PATIENCE
         self._recorded = 0
         self._segments: tuple[Segment, ...] | None = None
         self.forget()
@@ -145,21 +165,19 @@ class Compiler:
         segments = self._segments
         if segments is None:
             segments = self._segments = self._cut()
-        form = self._form(None, frame, range(self.program.plan.first_constant))
         for segment in segments:
-            if segment.traced:
-                if form is None or not self._replay(segment, form, frame):
-                    form = form if self._by_step(segment, frame) else None
-            else:
+            form = self._form(segment, frame) if segment.traced else None
+            if form is None or not self._replay(segment, form, frame):
                 self._by_step(segment, frame)
-                form = self._form(form, frame, segment.writes)
 
     def _record(self, frame: Frame) -> None:
         for slot in self.program.brought:  # which is no building
             frame.on_device(slot)
         frame.run.compiles = False  # bodies are weighed as they are when they are traced
+        facts: list[Any] = []
         try:
-            for number in range(len(self._weights)):
+            for number, step in enumerate(self.program.plan.steps):
+                facts.append(self._read_by(number, step, frame))
                 breaks, began = frame.run.breaks, _clock(frame.run)
                 self.program.execute_steps(frame, number, number + 1)
                 self._weights[number] = min(self._weights[number], _clock(frame.run) - began)
@@ -167,83 +185,140 @@ class Compiler:
                     self._breaks.add(number)
         finally:
             frame.run.compiles = True
+        before, self._facts = self._facts, facts
         self._recorded += 1
-        self._segments = None
+        if self._recorded == RECORDED_RUNS and self._patience > PATIENCE:
+            self._judge({number for number, pair in enumerate(zip(before, facts, strict=False)) if pair[0] != pair[1]})
+
+    def _judge(self, unsteady: set[int]) -> None:
+        """Leave steps that read something else at every run out of the segments, where that leaves enough."""
+        weighed = {number: weight for number, weight in enumerate(self._weights) if number not in self._breaks}
+        steady = sum(weight for number, weight in weighed.items() if number not in unsteady)
+        if steady >= LEAST_STEADY * sum(weighed.values()) and not unsteady <= self._unsteady:
+            self._unsteady = unsteady
+            self._segments = None
+
+    def _read_by(self, number: int, step: Step, frame: Frame) -> Any:
+        """All that counts of what a step reads: its inputs' facts, and those of what its bodies capture."""
+        captured = [slot for body in step.bodies.values() for slot in body.captured]
+        slots = [slot for slot in (*step.inputs, *captured) if self.program.is_variable(slot)]
+        deciding = self._deciding(step, number)
+        return [self._fact(frame, slot, deciding.get(slot, ()), slot in self.program.wanted) for slot in slots]
 
     def _cut(self) -> tuple[Segment, ...]:
         self.forget()
         segments: list[Segment] = []
-        first, total = 0, 0.0
+        followed: set[int] = set()
+        first, total, outside = 0, 0.0, False
         for number, weight in enumerate([*self._weights, inf]):
             alone = number in self._breaks or weight > MOST_BUILDING
-            if first < number and (alone or total + weight > MOST_BUILDING):
-                segments.append(self._segment(first, number, total >= LEAST_BUILDING))
+            out = number in self._unsteady and not alone
+            if first < number and (alone or out != outside or total + weight > MOST_BUILDING):
+                segments.append(self._segment(first, number, not outside and total >= LEAST_BUILDING, followed))
                 first, total = number, 0.0
             if alone and number < len(self._weights):
-                segments.append(self._segment(number, number + 1, False))
+                segments.append(self._segment(number, number + 1, False, followed))
             first, total = (number + 1, 0.0) if alone else (first, total + weight)
+            outside = out
         return tuple(segments)
 
-    def _segment(self, first: int, end: int, traced: bool) -> Segment:
+    def _segment(self, first: int, end: int, traced: bool, followed: set[int]) -> Segment:
+        """A segment; `followed` has the slots that segments with traces fill, and gets its own."""
         program = self.program
         read: dict[int, None] = {}
         filled: set[int] = set()
-        for step in program.plan.steps[first:end]:
-            captured = (slot for body in step.bodies.values() for slot in body.captured)
-            read.update((slot, None) for slot in (*step.inputs, *captured) if slot not in filled)
+        deciding: dict[int, list[tuple[tuple[Deciding, Step], ...]]] = {}
+        for number, step in enumerate(program.plan.steps[first:end], first):
+            captured = [slot for body in step.bodies.values() for slot in body.captured]
+            slots = [slot for slot in (*step.inputs, *captured) if slot not in filled]
+            read.update((slot, None) for slot in slots)
+            for slot in set(slots):
+                deciding.setdefault(slot, []).append(self._deciding(step, number).get(slot, ()))
             filled.update(step.outputs)
         reads = tuple(slot for slot in read if program.is_variable(slot))
         last = program.last_use
-        return Segment(
+        segment = Segment(
             first=first,
             end=end,
             traced=traced,
             reads=reads,
             writes=tuple(slot for slot in sorted(filled) if last.get(slot, -1) >= end),
             dead=tuple(slot for slot in reads if program.is_dropped(slot) and last[slot] < end),
+            followed=frozenset(followed.intersection(reads)),
+            decides={slot: tuple(itertools.chain(*each)) for slot, each in deciding.items() if all(each)},
         )
+        if traced:
+            followed.update(segment.writes)
+        return segment
 
-    def _form(self, before: int | None, frame: Frame, slots: Sequence[int]) -> int | None:
-        """A number for all that is known of a run, where `before` was known already and `slots` have been filled; None
-        where it cannot be told.
+    def _deciding(self, step: Step, number: int) -> dict[int, tuple[tuple[Deciding, Step], ...]]:
+        """The slots of which a step's handler can tell whether the value counts, each with what tells it."""
+        found = {index: self.program.deciding(number, index) for index in range(len(step.inputs))}
+        others = {slot for index, slot in enumerate(step.inputs) if found[index] is None}
+        others.update(slot for body in step.bodies.values() for slot in body.captured)
+        return {
+            step.inputs[index]: ((decides, step),)
+            for index, decides in found.items()
+            if decides is not None and step.inputs[index] not in others
+        }
+
+    def _form(self, segment: Segment, frame: Frame) -> int | None:
+        """A number for all that counts of what a segment reads; None where it cannot be told.
 
         What is on the host and not needed there goes to the device: its values are not to be known.
         """
-        device, host, wanted = frame.device, frame.host, self.program.wanted
-        facts: list[Any] = [before, len(slots)]
-        for slot in slots:
-            value = host[slot]
-            if value is not None:
+        host, wanted = frame.host, self.program.wanted
+        facts: list[Any] = [segment]
+        for slot in segment.reads:
+            value, followed = host[slot], slot in segment.followed
+            if value is not None and not followed:
                 if isinstance(value, Tensors):
                     return None
-                if slot in wanted and value.size <= LARGEST_KNOWN:
-                    facts.append((value.dtype.char, value.shape, value.tobytes()))
-                    continue
-                frame.leave_host(slot)
-            array = device[slot]
-            facts.append(None if array is None else (array.shape, array.dtype))
+                if slot not in wanted or value.size > LARGEST_KNOWN:
+                    frame.leave_host(slot)
+            elif isinstance(value, Tensors):
+                return None
+            facts.append(self._fact(frame, slot, segment.decides.get(slot, ()), True))
         key = tuple(facts)
         found = self._forms.get(key)
         if found is None:
             if len(self._forms) >= MOST_FORMS:
-                self.forget()
+                self._forget_strangers()
             found = self._forms[key] = next(self._numbers)  # none twice: other threads may be at work with old ones
         return found
 
-    def _by_step(self, segment: Segment, frame: Frame) -> bool:
-        """Run a segment step by step; False where it read data, which then are no part of a form."""
+    def _fact(self, frame: Frame, slot: int, decides: Sequence[tuple[Deciding, Step]], known: bool) -> Any:
+        """What counts of a value: where it is known on the host, and the value itself counts, all of it."""
+        value, array = frame.host[slot], frame.device[slot]
+        if isinstance(value, np.ndarray):
+            if not known:
+                return value.shape, value.dtype.char
+            if not decides or any(decide(step.node, value, frame.shapes(step.inputs)) for decide, step in decides):
+                return value.dtype.char, value.shape, value.tobytes()
+            return value.dtype.char, value.shape
+        return None if array is None else (array.shape, array.dtype)
+
+    def _forget_strangers(self) -> None:
+        """Drop the forms that have no traces; and everything, where that leaves too many."""
+        traced = {form for _, form in self._traces}
+        self._forms = {key: form for key, form in self._forms.items() if form in traced}
+        if len(self._forms) > MOST_FORMS // 2:
+            self.forget()
+
+    def _by_step(self, segment: Segment, frame: Frame) -> None:
+        """Run a segment step by step. Data that it reads are no part of a form."""
         self.counts.by_step += 1
         breaks = frame.run.breaks
         elsewhere = [slot for slot in segment.reads if frame.host[slot] is None]
         self.program.execute_steps(frame, segment.first, segment.end)
         if frame.run.breaks == breaks:
-            return True
+            return
         for slot in elsewhere:
             if frame.device[slot] is not None:
                 frame.host[slot] = None
         if segment.traced:
             self._recorded = RECORDED_RUNS - 1
-        return False
+            self._segments = None
 
     def _replay(self, segment: Segment, form: int, frame: Frame) -> bool:
         """Run a segment from its trace; False, and nothing done, where there is none to be had."""
@@ -263,11 +338,15 @@ class Compiler:
                     results = function(arguments)
             self.counts.replayed += 1
             trace.replays += 1
+            segment.strange = 0
             if self.fusing is Fusing.LATER and not trace.replays % FUSED_AFTER_REPLAYS:
                 self._fuse_later(key, trace, arguments, frame)
         else:
             if here not in seen:  # what comes but once is not traced
+                if len(seen) >= 2 * MOST_FORMS:
+                    self._of_thread.seen = seen = {key: each for key, each in seen.items() if each is not None}
                 seen[here] = None
+                self._wonder(segment)
                 if frame.run.recording is not None:
                     frame.run.recording.took(MISS, self._key(segment, frame))
                 return False
@@ -295,6 +374,14 @@ class Compiler:
         for slot in segment.dead:
             frame.drop(slot)
         return True
+
+    def _wonder(self, segment: Segment) -> None:
+        """A segment has a new form; after many of them, the program is recorded again."""
+        segment.strange += 1
+        if segment.strange >= self._patience:
+            segment.strange = 0
+            self._patience *= 2
+            self._recorded = RECORDED_RUNS - 2
 
     def _told(self, recording: Recording, name: str, path: str, segment: Segment, frame: Frame) -> Span:
         """The span of a segment that goes a way of its own."""

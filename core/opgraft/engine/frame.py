@@ -143,10 +143,16 @@ class Frame:
 
     def seen(self, slots: Iterable[int]) -> list[str]:
         """Element types and shapes, for who reads a trace; nothing is computed to find out."""
-        return [
-            told_value(None if slot == ABSENT else self.device[slot] if self.host[slot] is None else self.host[slot])
-            for slot in slots
-        ]
+        return [told_value(None if slot == ABSENT else self.anything(slot)) for slot in slots]
+
+    def shapes(self, slots: Iterable[int]) -> list[tuple[int, ...] | None]:
+        """The shapes of arrays; None for what is absent, or not there yet."""
+        values = (None if slot == ABSENT else self.anything(slot) for slot in slots)
+        return [None if value is None or isinstance(value, Tensors) else value.shape for value in values]
+
+    def anything(self, slot: int) -> Any:
+        """A value wherever it is, for who only looks at it."""
+        return self.device[slot] if self.host[slot] is None else self.host[slot]
 
     def lazy(self, slot: int) -> Sequence[mx.array]:
         """The arrays of a value that MLX may have yet to compute, for the caller to have them computed."""

@@ -22,7 +22,7 @@ from opgraft.graph import Array, Initializer, Value
 from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import compute, device_from_storage, element_type, to_device, unchanging
 from opgraft.ops.context import Context
-from opgraft.ops.handler import HostForm, Place
+from opgraft.ops.handler import Deciding, HostForm, Place
 from opgraft.ops.layouts import Layout, turned, turned_back
 from opgraft.ops.tensors import Tensors
 from opgraft.plan import ABSENT, Plan, Step
@@ -382,6 +382,10 @@ class Program:
             if self.is_dropped(slot) and number < len(dead):
                 dead[number].append(slot)
         return [tuple(slots) for slots in dead]
+
+    def deciding(self, number: int, index: int) -> Deciding | None:
+        """What tells whether the value of a step's input counts, where its handler has it."""
+        return self._bound[number].candidate.deciding(index)
 
     def is_variable(self, slot: int) -> bool:
         """True for a slot whose value differs from run to run; False for ABSENT, and for a constant."""

@@ -37,6 +37,11 @@ Anywhere: TypeAlias = Annotated[Any, Place.ANYWHERE]
 """Marks an input that arrives as it is held, an MLX or a NumPy array: for ops that look at shapes or hand values on."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+Deciding: TypeAlias = Callable[[Node, np.ndarray[Any, Any], Sequence[tuple[int, ...] | None]], bool]
+"""Tells of a node, the value of a `Host` input and the shapes of all inputs (None: absent, or not known yet) whether
+more than the shapes counts of that value."""
+
+D = TypeVar("D", bound=Deciding)
 Condition = TypeVar("Condition", bound=Callable[..., object])
 
 _REQUIRED: Any = inspect.Parameter.empty
@@ -179,6 +184,7 @@ class Handler:
         function: the translator.
         layout: what it has to do with the order of its images' axes; None: it takes them in ONNX's.
         host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
+        deciding: by the name of a `Host` input, what tells whether its value counts.
         definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
 
@@ -207,6 +213,7 @@ class Handler:
         self.function = function
         self.layout = layout
         self.host_form: HostForm | None = None
+        self.deciding: dict[str, Deciding] = {}
         self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
         self._conditions: list[tuple[Callable[..., object], frozenset[str]]] = []
@@ -280,6 +287,25 @@ class Handler:
             return lambda given: self.host(given, expands=expands)
         self.host_form = HostForm(function, expands, _takes_context(function))
         return function
+
+    def decides(self, name: str) -> Callable[[D], D]:
+        """Say when the value of a `Host` input counts, as a decorator: where it does not, one trace serves many values.
+
+        Args:
+            name: the input. The function tells as `Deciding` says; whatever values it gives False for, with inputs of
+                the same shapes, the translator must do the same.
+
+        Raises:
+            ContractError: no `Host` input is of that name.
+        """
+        if not any(each.name == name and each.place is Place.HOST for each in self.signature.inputs):
+            raise ContractError(f"{_name(self.function)}: decides() names a Host input, and {name!r} is none")
+
+        def decorate(function: D) -> D:
+            self.deciding[name] = function
+            return function
+
+        return decorate
 
     @overload
     def schema(self, inference: F, *, outputs: Outputs = ("Y",)) -> F: ...

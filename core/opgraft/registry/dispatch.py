@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from opgraft.errors import place_of, text_with_place
 from opgraft.graph import Node
-from opgraft.ops.handler import Handler, HostForm, Place
+from opgraft.ops.handler import Deciding, Handler, HostForm, Place
 from opgraft.ops.layouts import Layout
 from opgraft.registry.definitions import definitions_of
 from opgraft.registry.names import close_operators
@@ -85,6 +85,13 @@ class Candidate:
     def layout(self) -> Layout | None:
         """What the handler has to do with the order of axes; None where wrappers see its inputs, in ONNX's order."""
         return self.handler.layout if isinstance(self.handler, Handler) and not self.packages else None
+
+    def deciding(self, index: int) -> Deciding | None:
+        """What tells whether the value of input `index` counts; None where it may, or where wrappers see it."""
+        if not isinstance(self.handler, Handler) or self.packages:
+            return None
+        parameter = self.handler.signature.input(index)
+        return None if parameter is None else self.handler.deciding.get(parameter.name)
 
     def place(self, index: int) -> Place:
         """Where the handler wants the elements of input `index`."""

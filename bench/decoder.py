@@ -1,0 +1,150 @@
+"""Greedy decoding, a token at a time: the decoders of tests/decoders on the EP, beside the same written in MLX, beside
+the CPU EP.
+
+Each side runs a prompt, then takes turns for one token each; `ep`, `mlx` and `cpu` are seconds for a token. In the rows
+`shared` the caches are buffers with room, which on the EP are input and output at once; in the rows `growing` each run
+of a session is given the caches that the one before gave. `decoder.py small` takes two layers of width 256 alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from turns import medians, tell
+
+import opgraft  # before MLX, which it gives a faster BLAS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "decoders"))
+import mlx.core as mx
+import numpy as np
+from generation import PROMPT, Growing, Shared
+from graphs import FORMS
+from recipes import BASE, BLOCK, EPSILON, Array, Matrix, Recipe, Weights
+
+PLACES = 512
+"""Of a shared cache."""
+
+KINDS: tuple[dict[str, Any], ...] = ({}, {"dtype": "float16"}, {"int4": True})
+
+
+class InMlx:
+    """A decoder as MLX has it: its kernels for norms, rotary angles and attention, compiled, caches with room."""
+
+    def __init__(self, weights: Weights, places: int) -> None:
+        recipe = self.recipe = weights.recipe
+        self.layers = [{name: product(each) for name, each in layer.items()} for layer in weights.layers]
+        self.norms = [{name: mx.array(each) for name, each in layer.items()} for layer in weights.vectors]
+        self.embedding, self.norm, self.head = (
+            mx.array(weights.embedding),
+            mx.array(weights.norm),
+            product(weights.head),
+        )
+        shape = (1, recipe.kv_heads, places, recipe.size)
+        dtype = self.embedding.dtype
+        self.caches = [mx.zeros(shape, dtype) for _ in range(2 * recipe.layers)]
+        self.places = places
+        self.length = 0
+        mx.eval(self.norms, self.embedding, self.norm, self.caches)
+        self.run = mx.compile(self.logits)
+
+    def logits(self, tokens: mx.array, start: mx.array, caches: list[mx.array]) -> tuple[mx.array, list[mx.array]]:
+        x, new = self.embedding[tokens], tokens.shape[1]
+        mask = mx.arange(self.places) <= start + mx.arange(new)[:, None]
+        presents: list[mx.array] = []
+        for number, (layer, norms) in enumerate(zip(self.layers, self.norms, strict=True)):
+            rows = mx.fast.rms_norm(x, norms["input_layernorm"], EPSILON)
+            mixed, *found = self.attended(rows, layer, start, mask, caches[2 * number : 2 * number + 2])
+            presents += found
+            x = x + layer["o_proj"](mixed)
+            rows = mx.fast.rms_norm(x, norms["post_attention_layernorm"], EPSILON)
+            gate = layer["gate_proj"](rows)
+            x = x + layer["down_proj"](gate * mx.sigmoid(gate) * layer["up_proj"](rows))
+        return self.head(mx.fast.rms_norm(x, self.norm, EPSILON)), presents
+
+    def attended(
+        self, rows: mx.array, layer: dict[str, Any], start: mx.array, mask: mx.array, caches: list[mx.array]
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        size = self.recipe.size
+        query, key, value = (
+            layer[name](rows).reshape(1, rows.shape[1], -1, size).transpose(0, 2, 1, 3)
+            for name in ("q_proj", "k_proj", "v_proj")
+        )
+        query, key = (
+            mx.fast.rope(each, size, traditional=False, base=BASE, scale=1.0, offset=start) for each in (query, key)
+        )
+        keys, values = (
+            mx.slice_update(cache, each, start.reshape(1), axes=(2,))
+            for cache, each in zip(caches, (key, value), strict=True)
+        )
+        mixed = mx.fast.scaled_dot_product_attention(query, keys, values, scale=size**-0.5, mask=mask)
+        return mixed.transpose(0, 2, 1, 3).reshape(1, rows.shape[1], -1), keys, values
+
+    def step(self, tokens: Sequence[int]) -> Array:
+        logits, self.caches = self.run(mx.array([tokens]), mx.array(self.length), self.caches)
+        mx.eval(logits, self.caches)
+        self.length += len(tokens)
+        return np.array(logits[0, -1])
+
+
+def product(matrix: Matrix) -> Callable[[mx.array], mx.array]:
+    """The product with a matrix."""
+    if matrix.numbers is None or matrix.scales is None:
+        elements = mx.array(matrix.elements)
+        mx.eval(elements)
+        return lambda rows: rows @ elements
+    words = mx.array(matrix.numbers.reshape(len(matrix.numbers), -1)).view(mx.uint32)
+    scales = mx.array(matrix.scales)
+    biases = -8 * scales
+    mx.eval(words, scales, biases)
+    return partial(quantized_product, words, scales, biases)
+
+
+def quantized_product(words: mx.array, scales: mx.array, biases: mx.array, rows: mx.array) -> mx.array:
+    return mx.quantized_matmul(rows, words, scales, biases, transpose=True, group_size=BLOCK, bits=4)
+
+
+class Turn:
+    """Decoding, a token at each call."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+        self.logits = generator.step(PROMPT)
+
+    def __call__(self) -> None:
+        self.logits = self.generator.step([int(self.logits.argmax())])
+
+
+def measured(recipe: Recipe, caches: str, turns: int) -> dict[str, Any]:
+    weights = Weights.of(recipe)
+    proto = FORMS["grouped"](weights).SerializeToString()
+    sessions = {
+        "ep": onnxruntime.InferenceSession(proto, opgraft.session_options()),
+        "cpu": onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"]),
+    }
+    make = {"shared": partial(Shared, recipe=recipe, places=PLACES), "growing": partial(Growing, recipe=recipe)}[caches]
+    sides = {name: Turn(make(session)) for name, session in sessions.items()}
+    sides["mlx"] = Turn(InMlx(weights, PLACES))
+    row = {"model": f"decoder, {recipe}", "caches": caches, "device": str(mx.default_device())}
+    row |= medians(sides, turns=turns, warm_ups=20)
+    expected = np.asarray(sides["cpu"].logits, np.float32)
+    differences = [np.abs(np.asarray(each.logits, np.float32) - expected).max() for each in sides.values()]
+    return row | {"difference": float(max(differences) / np.abs(expected).max())}
+
+
+def main() -> None:
+    small = sys.argv[1:] == ["small"]
+    for width in (256,) if small else (256, 1024):
+        for layers in (2,) if small else (2, 12):
+            for kind in KINDS:
+                for caches in ("shared", "growing"):
+                    recipe = Recipe(layers=layers, width=width, **kind)
+                    tell([measured(recipe, caches, turns=30)])
+
+
+if __name__ == "__main__":
+    main()

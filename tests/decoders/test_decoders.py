@@ -1,0 +1,79 @@
+"""Decoders as exporters write them, token by token: the CPU provider's tokens and logits, and few traces."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from conftest import cpu_session
+from generation import MAKERS, greedy
+from recipes import Recipe
+
+from opgraft.engine import compiled
+
+STEPS = 64
+TOLERANCE = {"float32": 1e-3, "float16": 4e-3}
+"""Of the largest logit. float16's is four units in its last place: either side rounds after every operator."""
+
+RECIPES = {
+    "float32": Recipe(),
+    "float32, biased": Recipe(biased=True),
+    "float16": Recipe(dtype="float16"),
+    "int4": Recipe(int4=True),
+}
+WAYS = {
+    "grouped, growing": ("grouped", "growing"),
+    "grouped, shared": ("grouped", "shared"),
+    "grouped, shared, whole mask": ("grouped", "shared, whole mask"),
+    "spelled out, growing": ("spelled out", "growing"),
+}
+
+each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+each_way = pytest.mark.parametrize(("form", "caches"), WAYS.values(), ids=WAYS)
+
+
+@each_way
+@each_recipe
+def test_tokens_and_logits_are_those_of_the_cpu_provider(opened, monkeypatch, recipe, form, caches):
+    found = opened(form, recipe)
+    assert len(found.programs) == 1
+    ours = list(greedy(MAKERS[caches](found.session, recipe), STEPS))
+    theirs = list(greedy(MAKERS[caches](cpu_session(form, recipe), recipe), STEPS))
+    tokens = [token for token, _ in theirs]
+    assert [token for token, _ in ours] == tokens
+    assert len(set(tokens)) > STEPS // 8
+    for (_, logits), (_, expected) in zip(ours, theirs, strict=True):
+        wide = expected.astype(np.float32)
+        assert np.abs(logits.astype(np.float32) - wide).max() <= TOLERANCE[recipe.dtype] * np.abs(wide).max()
+    monkeypatch.setenv("OPGRAFT_COMPILE", "0")
+    plain = opened(form, recipe)
+    assert [program.compiler for program in plain.programs] == [None]
+    assert [token for token, _ in greedy(MAKERS[caches](plain.session, recipe), STEPS)] == tokens
+
+
+@each_way
+def test_a_segment_has_at_most_two_traces(opened, monkeypatch, form, caches):
+    monkeypatch.setattr(compiled, "LEAST_BUILDING", 0.0)
+    recipe, steps = Recipe(), 256
+    found = opened(form, recipe)
+    for _ in greedy(MAKERS[caches](found.session, recipe), steps):
+        pass
+    compiler = found.programs[0].compiler
+    traces = Counter(segment for segment, _ in compiler._traces)
+    assert traces and max(traces.values()) <= 2
+    assert compiler.counts.traced <= 2 * len(traces) + 8  # those from before the program was recorded again
+    assert compiler.counts.replayed >= (steps - 16) * len(traces)
+    traced = sum(segment.end - segment.first for segment in traces)
+    assert traced >= len(found.programs[0].plan.steps) * (0.5 if form == "spelled out" else 0.75)
+
+
+@pytest.mark.parametrize("caches", ["growing", "shared"])
+def test_memory_is_flat(opened, caches):
+    recipe, seen = Recipe(), []
+    found = opened("grouped", recipe)
+    for number, _ in enumerate(greedy(MAKERS[caches](found.session, recipe), 256)):
+        if number in (64, 255):
+            seen.append(mx.get_active_memory())
+    assert seen[1] <= seen[0] + 4096
