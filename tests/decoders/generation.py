@@ -93,6 +93,12 @@ def greedy(generator: Generator, steps: int, prompt: Sequence[int] = PROMPT) -> 
         yield tokens[0], logits
 
 
+def along(generator: Generator, tokens: Sequence[int], prompt: Sequence[int] = PROMPT) -> Iterator[Array]:
+    """The logits that would choose each of `tokens`, where those before it are as given."""
+    for each in (prompt, *([token] for token in tokens[:-1])):
+        yield generator.step(each)
+
+
 Maker: TypeAlias = Callable[[onnxruntime.InferenceSession, Recipe], Generator]
 
 MAKERS: dict[str, Maker] = {

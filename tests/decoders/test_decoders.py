@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from conftest import cpu_session
-from generation import MAKERS, greedy
+from generation import MAKERS, along, greedy
 from recipes import Recipe
 
 from opgraft.engine import compiled
@@ -37,20 +37,25 @@ each_way = pytest.mark.parametrize(("form", "caches"), WAYS.values(), ids=WAYS)
 @each_way
 @each_recipe
 def test_tokens_and_logits_are_those_of_the_cpu_provider(opened, monkeypatch, recipe, form, caches):
+    """At each step of the CPU provider's generation. In float16, its two best tokens may lie closer together than
+    rounding tells apart: there, either will do."""
+    make, tolerance = MAKERS[caches], TOLERANCE[recipe.dtype]
+    steps = list(greedy(make(cpu_session(form, recipe), recipe), STEPS))
+    tokens = [token for token, _ in steps]
+    assert len(set(tokens)) > STEPS // 8
     found = opened(form, recipe)
     assert len(found.programs) == 1
-    ours = list(greedy(MAKERS[caches](found.session, recipe), STEPS))
-    theirs = list(greedy(MAKERS[caches](cpu_session(form, recipe), recipe), STEPS))
-    tokens = [token for token, _ in theirs]
-    assert [token for token, _ in ours] == tokens
-    assert len(set(tokens)) > STEPS // 8
-    for (_, logits), (_, expected) in zip(ours, theirs, strict=True):
+    ours = list(along(make(found.session, recipe), tokens))
+    for logits, (token, expected) in zip(ours, steps, strict=True):
         wide = expected.astype(np.float32)
-        assert np.abs(logits.astype(np.float32) - wide).max() <= TOLERANCE[recipe.dtype] * np.abs(wide).max()
+        near = tolerance * np.abs(wide).max()
+        assert np.abs(logits.astype(np.float32) - wide).max() <= near
+        assert logits.argmax() == token or (recipe.dtype == "float16" and wide.max() - wide[logits.argmax()] <= near)
     monkeypatch.setenv("OPGRAFT_COMPILE", "0")
     plain = opened(form, recipe)
     assert [program.compiler for program in plain.programs] == [None]
-    assert [token for token, _ in greedy(MAKERS[caches](plain.session, recipe), STEPS)] == tokens
+    again = along(make(plain.session, recipe), tokens)
+    assert [each.argmax() for each in again] == [each.argmax() for each in ours]
 
 
 @each_way
