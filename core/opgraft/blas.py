@@ -47,9 +47,8 @@ def prefer_openblas() -> Blas:
     if "mlx.core" in sys.modules:
         return Blas.TOO_LATE
     openblas = _loaded(library)
-    ctypes.CDLL(forwarder.origin, ctypes.RTLD_GLOBAL).forward_to(
-        openblas.scipy_cblas_sgemm, openblas.scipy_cblas_dgemm, openblas.scipy_cblas_cgemm
-    )
+    names = ("sgemm", "dgemm", "cgemm", "sgemv", "dgemv")
+    ctypes.CDLL(forwarder.origin, ctypes.RTLD_GLOBAL).forward_to(*(openblas[f"scipy_cblas_{name}"] for name in names))
     return Blas.OPENBLAS
 
 

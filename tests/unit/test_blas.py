@@ -25,6 +25,26 @@ for dtype in (np.float32, np.complex64):
 with mx.stream(mx.cpu):
     a, b = (mx.array(generator.normal(size=(8, 8)), dtype=mx.float64) for _ in range(2))
     np.testing.assert_allclose(np.array(a @ b.T), np.array(a) @ np.array(b).T, rtol=1e-12)
+
+def check(x, y, transposed_x, transposed_y, device_type):
+    # either factor as it is, or as the transpose of what lies in memory
+    given = [mx.array(np.ascontiguousarray(each.T) if turned else each, device_type).T if turned
+             else mx.array(each, device_type) for each, turned in ((x, transposed_x), (y, transposed_y))]
+    found = np.array(given[0] @ given[1])
+    with np.errstate(invalid="ignore"):
+        expected = x.astype(np.float64) @ y.astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+with mx.stream(mx.cpu):
+    for dtype, device_type in ((np.float32, mx.float32), (np.float64, mx.float64)):
+        for rows, inner, columns in ((1, 65, 33), (33, 65, 1), (1, 65, 1), (1, 1, 33), (1, 2000, 700), (700, 2000, 1)):
+            x, y = (generator.normal(size=size).astype(dtype) for size in ((rows, inner), (inner, columns)))
+            for spoiled in (False, True):
+                if spoiled:  # 0 times what is no number is none, and what lay in memory before is nobody's business
+                    x[0, 0], y[-1, -1], x[-1, -1] = 0, np.nan, 0
+                    y[0, 0] = np.inf
+                for turned in ((False, False), (True, False), (False, True), (True, True)):
+                    check(x, y, *turned, device_type)
 print(blas.in_use.name, hasattr(ctypes.CDLL(None), "cblas_sgemm"))
 """
 
