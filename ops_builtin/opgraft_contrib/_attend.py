@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import sqrt
 
 import mlx.core as mx
+import numpy as np
 
 from opgraft.ops import FLOATS, Context
 from opgraft_ops._folding import widened
@@ -87,12 +89,27 @@ def scale_of(scale: float | None, size: int) -> float:
     return scale or 1 / sqrt(size)
 
 
+@lru_cache(maxsize=64)
+def counting(count: int) -> mx.array:
+    """0, 1 ... up to `count`, (count): one array for all who ask. What layers do alike with it, a trace does once."""
+    return mx.array(np.arange(count, dtype=np.int32))
+
+
+def places_from(start: mx.array, count: int) -> mx.array:
+    """The numbers from each of `start` (B) on, (B, count)."""
+    return start[:, None] if count == 1 else start[:, None] + counting(count)
+
+
 def written(buffer: mx.array, rows: mx.array, start: mx.array) -> mx.array:
     """`buffer` (B, heads, C, D) with `rows` (B, heads, T, D) from place `start` (B or 1) on along its third axis.
 
-    What would lie beyond the end is written to the end: a caller must check that nothing of worth does.
+    What would lie beyond the end is written before it: a caller must check that nothing of worth does.
     """
-    places = mx.reshape(start, (-1, 1)) + mx.arange(rows.shape[2])
+    length = rows.shape[2]
+    if start.size == 1 and length <= buffer.shape[2]:
+        first = mx.clip(mx.reshape(start, (1,)), 0, buffer.shape[2] - length)
+        return mx.slice_update(buffer, rows.astype(buffer.dtype), first, axes=(2,))
+    places = places_from(mx.reshape(start, (-1,)), length)
     places = mx.clip(places, 0, buffer.shape[2] - 1)
     shape = (rows.shape[0], 1, rows.shape[2], 1)
     indices = mx.broadcast_to(mx.reshape(places, (places.shape[0], *shape[1:])), shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from opgraft.ops import Context
-from opgraft_contrib._attend import CAUSAL, written
+from opgraft_contrib._attend import CAUSAL, counting, places_from, written
 from opgraft_contrib.block_quantized import numbers
 from opgraft_ops._sizes import check_broadcast, check_shape
 
@@ -41,14 +41,14 @@ class Steps:
     @property
     def places(self) -> mx.array:
         """The place of each new token in its sequence, (B, S); padding has that of the last."""
-        places = self.start[:, None] + mx.arange(self.new)
+        places = places_from(self.start, self.new)
         return mx.clip(places, 0, mx.maximum(self.total - 1, 0)[:, None])
 
     def places_from(self, position_ids: mx.array) -> mx.array:
         """What position_ids (B, S) put for `places`; of a first prompt, just where the first sequence begins."""
         check_shape("position_ids", position_ids, [self.start.size, self.new])
         first = mx.max(self.total) <= self.new
-        return mx.where(first, position_ids[:1, :1] + mx.arange(self.new), position_ids)
+        return mx.where(first, position_ids[:1, :1] + counting(self.new), position_ids)
 
     def follows(self, past: mx.array, room: int) -> bool:
         """True for a lone sequence that fills a cache which grows: its new tokens come right behind the past ones."""
@@ -71,10 +71,10 @@ class Steps:
         """Which of the keys in a cache of `room` places each new token attends, (B, 1, S, room)."""
         if causal and window < 0 and (past is None or self.follows(past, room)):
             return CAUSAL if self.new > 1 else None
-        key = mx.arange(room)
+        key = counting(room)
         if not causal:
             return (key < self.total[:, None])[:, None, None]
-        place = (self.start[:, None] + mx.arange(self.new))[:, None, :, None]
+        place = places_from(self.start, self.new)[:, None, :, None]
         allowed = key <= place
         return allowed if window < 0 else allowed & (key > place - window)
 
@@ -120,9 +120,9 @@ class Window:
     def mask(self) -> mx.array:
         """Which rows of the cache with the new ones behind it each new token attends, (B, 1, S, C + S)."""
         steps = self.steps
-        row = mx.arange(self.capacity)
+        row = counting(self.capacity)
         old = mx.where(row < self.held(steps.start)[:, None], self.first[:, None] + row, -self.size)
-        new = steps.start[:, None] + mx.arange(steps.new)
+        new = places_from(steps.start, steps.new)
         place = mx.concatenate([old, new], axis=1)[:, None, None]
         own = new[:, None, :, None]
         return (place >= 0) & (place <= own) & (place > own - self.size)
@@ -130,7 +130,7 @@ class Window:
     def kept(self, cache: mx.array, rows: mx.array) -> mx.array:
         """The cache after the new rows (B, heads, S, D) came."""
         steps = self.steps
-        place = (steps.total - self.held(steps.total))[:, None] + mx.arange(self.capacity)
+        place = (steps.total - self.held(steps.total))[:, None] + counting(self.capacity)
         start = steps.start[:, None]
         source = mx.where(place < start, place - self.first[:, None], self.capacity + place - start)
         source = mx.clip(source, 0, self.capacity + steps.new - 1)[:, None, :, None]

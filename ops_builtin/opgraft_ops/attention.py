@@ -240,9 +240,14 @@ def rotated(array: mx.array, cosine: mx.array, sine: mx.array, interleaved: obje
     """
     width = 2 * cosine.shape[-1]
     rotating, still = array[..., :width], array[..., width:]
-    first, second = (rotating[..., 0::2], rotating[..., 1::2]) if interleaved else mx.split(rotating, 2, axis=-1)
-    halves = cosine * first - sine * second, sine * first + cosine * second
-    turned = mx.reshape(mx.stack(halves, axis=-1), rotating.shape) if interleaved else mx.concatenate(halves, axis=-1)
+    if interleaved:
+        first, second = rotating[..., 0::2], rotating[..., 1::2]
+        halves = cosine * first - sine * second, sine * first + cosine * second
+        turned = mx.reshape(mx.stack(halves, axis=-1), rotating.shape)
+    else:
+        first, second = mx.split(rotating, 2, axis=-1)
+        cosines, sines = mx.concatenate([cosine, cosine], axis=-1), mx.concatenate([-sine, sine], axis=-1)
+        turned = cosines * rotating + sines * mx.concatenate([second, first], axis=-1)
     return mx.concatenate([turned, still], axis=-1) if still.size else turned
 
 
