@@ -190,7 +190,8 @@ def product(
     matrix = once(ctx, (1, 2, 3, 4), weights)
     if isinstance(matrix, mx.array):
         return rows @ matrix.T
-    return matrix.times(mx.pad(rows, [*[(0, 0)] * (A.ndim - 1), (0, matrix.width - K)]), ctx.device)
+    missing = matrix.width - K
+    return matrix.times(mx.pad(rows, [*[(0, 0)] * (A.ndim - 1), (0, missing)]) if missing else rows, ctx.device)
 
 
 @op(

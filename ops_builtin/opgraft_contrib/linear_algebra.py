@@ -10,11 +10,11 @@ from opgraft.ops import FLOATS, Node, op
 from opgraft_contrib._activations import OF_PRODUCT, claim_activation
 from opgraft_ops._folding import widened
 from opgraft_ops._sizes import flags
-from opgraft_ops.linear_algebra import gemm
+from opgraft_ops.linear_algebra import factors, gemm
 
 
 @op("com.microsoft::FusedMatMul", dtypes=FLOATS)
-def fused_mat_mul(A, B, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
+def fused_mat_mul(ctx, A, B, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
     """alpha A' B', as MatMul has it. transBatchA moves the first axis of A before its last one, so that (M, N1...Nn, K)
     is N1...Nn matrices; after that, transA swaps the last two. B likewise. A vector stays as it is.
     """
@@ -22,8 +22,9 @@ def fused_mat_mul(A, B, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBa
         raise ValueError(
             f"{list(A.shape)} and {list(B.shape)} are not of one rank above 2, and so have no batch to move"
         )
-    product = mx.matmul(turned(A, transA, transBatchA), turned(B, transB, transBatchB))
-    return product if alpha == 1 else product * alpha
+    first, second = factors(ctx)
+    product = mx.matmul(turned(first, transA, transBatchA), turned(second, transB, transBatchB))
+    return (product if alpha == 1 else product * alpha).astype(A.dtype)
 
 
 fused_mat_mul.condition(flags("transA", "transB", "transBatchA", "transBatchB"))
@@ -36,6 +37,7 @@ def turned(x: mx.array, transpose: int, batch: int) -> mx.array:
 
 @op("com.microsoft::FusedGemm", dtypes=FLOATS - {"bfloat16"})
 def fused_gemm(
+    ctx,
     A,
     B,
     C=None,
@@ -50,7 +52,7 @@ def fused_gemm(
     transB=0,
 ):
     """An activation of alpha A' B' + beta C, as Gemm has it."""
-    product = gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    product = gemm(ctx, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
     given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
     chosen = OF_PRODUCT[activation]
     numbers: Sequence[float] = [given[name] for name in chosen.parameters]
