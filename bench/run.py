@@ -121,6 +121,23 @@ def encoder() -> str:
     return table("Encoder, float16", ["model", "EP, ms", "MLX, ms", "PyTorch, ms", "EP ÷ MLX"], lines)
 
 
+def decoder() -> str:
+    rows = rows_of("decoder.py")
+    lines = [
+        [
+            row["model"].removeprefix("decoder, "),
+            row["caches"],
+            *(f"{1 / row[side]:.0f}" for side in ("ep", "mlx", "cpu")),
+            f"{row['ep'] / row['mlx']:.2f}",
+            f"{row['ep'] / row['cpu']:.2f}",
+            f"{row['difference']:.0e}",
+        ]
+        for row in rows
+    ]
+    heads = ["model", "caches", "EP, tokens/s", "MLX", "CPU EP", "EP ÷ MLX", "EP ÷ CPU EP", "difference"]
+    return table("Decoders, token by token; ratios are of seconds", heads, lines)
+
+
 def main() -> None:
     packages = ", ".join(f"{name} {version(name)}" for name in ("onnxruntime", "mlx", "numpy"))
     head = f"""# Results
@@ -134,6 +151,7 @@ def main() -> None:
         models("fastest", "The same with `placement=fastest`"),
         scale(),
         memory(),
+        decoder(),
         encoder(),
     ]
     RESULTS.write_text("\n".join([head, *filter(None, parts)]))

@@ -21,8 +21,8 @@ def mat_mul(ctx, A, B):
 
 
 def factors(ctx: Context) -> tuple[mx.array, mx.array]:
-    """The first two inputs, for a product of floats: in float32 on the CPU, where MLX takes ten times as long for 16-bit
-    floats. Constants are widened once."""
+    """The first two inputs, for a product of floats: in float32 on the CPU, where MLX takes ten times as long for
+    16-bit floats. Constants are widened once."""
     first, second = ctx.inputs[:2]
     return (ctx.prepared(0, widened), ctx.prepared(1, widened)) if ctx.device == "cpu" else (first, second)
 

@@ -19,7 +19,7 @@ from opgraft.engine import Program, read_model
 from opgraft.engine import compiled as engine_compiled
 from opgraft.engine.fusing import Fusing
 from opgraft.errors import TranslationError
-from opgraft.ops import op
+from opgraft.ops import Host, op
 from opgraft.plan import build_plan
 from opgraft.registry import Pack, Registry, load_registry, parse_policy
 
@@ -130,6 +130,43 @@ def test_no_two_forms_have_one_number_ever():
     outputs(program, rows(1))
     assert program.compiler._forms
     assert before.isdisjoint(program.compiler._forms.values())
+
+
+def test_a_value_on_the_host_that_does_not_count_is_no_part_of_the_form():
+    @op("acme::FirstRows")
+    def first_rows(X, most: Host):
+        return X[: int(most.item())]
+
+    first_rows.decides("most")(lambda node, most, shapes: shapes[0] is None or most.item() < shapes[0][0])
+    first_rows.schema(lambda X, most: X)
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    registry = Registry(
+        [Pack("own", plugins=(first_rows,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
+    )
+    text = "g (float[N, 4] x, int64 n) => (float[M, 4] y) { a = acme.FirstRows (x, n) y = Neg (a) }"
+    program = both(text, *[(rows(5), np.array(n)) for n in range(5, 17)], registry=registry)
+    assert (program.compiler.counts.traced, program.compiler.counts.replayed) == (1, 8)
+    for n in (3, 9, 3, 3, 2, 7, 0):
+        (found,) = outputs(program, rows(5), np.array(n))
+        np.testing.assert_array_equal(found, -rows(5)[:n])
+
+
+def test_what_differs_at_every_run_stays_out_of_the_segments():
+    text = MLP.replace("float[N, 4] x", "float[N, 4] x, float[M] mask").replace(
+        "z = Sigmoid (y)", "s = Sigmoid (y) count = ReduceSum <keepdims = 0> (mask) z = Mul (s, count)"
+    )
+    program = both(text, *[(rows(2), np.ones(3 + k, np.float32)) for k in range(30)])
+    counts = program.compiler.counts
+    assert counts.traced <= 2 and counts.replayed >= 20
+    again = both(text, *[(rows(2 + k), np.ones(3 + k, np.float32)) for k in range(80)])
+    assert not again.compiler.counts.traced
+
+
+def test_forms_that_come_once_do_not_push_out_what_is_in_use(monkeypatch):
+    monkeypatch.setattr(engine_compiled, "MOST_FORMS", 8)
+    program = both(MLP, *[(rows(2 if k % 2 else 3 + k),) for k in range(80)])
+    assert program.compiler.counts.traced == 1
+    assert len(program.compiler._forms) <= 8
 
 
 def test_random_bits_differ_at_every_run():

@@ -354,6 +354,17 @@ class TestBrokenContracts:
         with pytest.raises(ContractError, match=message):
             make()
 
+    def test_what_decides_is_of_a_host_input(self) -> None:
+        def rows(X, most: Host, *, axis=0):
+            return X[: most.item()]
+
+        handler = op("acme::Rows")(rows)
+        for name in ("X", "axis", "least"):
+            with pytest.raises(ContractError, match=f"decides\\(\\) names a Host input, and '{name}' is none"):
+                handler.decides(name)
+        decide = handler.decides("most")(lambda node, most, shapes: True)
+        assert handler.deciding == {"most": decide}
+
     def test_mark_on_an_attribute(self) -> None:
         with pytest.raises(ContractError, match="axis is an attribute; Host and Anywhere mark inputs"):
 
