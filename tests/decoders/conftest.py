@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import onnxruntime
 import pytest
-from graphs import model_of
+from generation import serialized
 from packaging.version import Version
 from recipes import Recipe
 
@@ -29,16 +28,6 @@ class Opened:
 
     session: onnxruntime.InferenceSession
     programs: list[Program]
-
-
-@cache
-def serialized(form: str, recipe: Recipe) -> bytes:
-    return model_of(form, recipe).SerializeToString()
-
-
-@cache
-def cpu_session(form: str, recipe: Recipe) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(serialized(form, recipe), providers=["CPUExecutionProvider"])
 
 
 @pytest.fixture

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import onnxruntime
+from graphs import model_of
 from recipes import Array, Recipe
 
 Feeds: TypeAlias = dict[str, Array]
 
 PROMPT = (3, 141, 59, 26, 53, 58, 97)
+
+
+@cache
+def serialized(form: str, recipe: Recipe) -> bytes:
+    return model_of(form, recipe).SerializeToString()
+
+
+@cache
+def cpu_session(form: str, recipe: Recipe) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(serialized(form, recipe), providers=["CPUExecutionProvider"])
 
 
 def past_of(present: str) -> str:
@@ -62,9 +74,9 @@ class Shared:
         shape = (1, recipe.kv_heads, places, recipe.size)
         names = [each.name for each in session.get_outputs()][1:]
         self.caches = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, recipe.dtype)) for name in names}
-        for name, cache in self.caches.items():
-            self.binding.bind_ortvalue_input(past_of(name), cache)
-            self.binding.bind_ortvalue_output(name, cache)
+        for name, buffer in self.caches.items():
+            self.binding.bind_ortvalue_input(past_of(name), buffer)
+            self.binding.bind_ortvalue_output(name, buffer)
 
     def step(self, tokens: Sequence[int]) -> Array:
         for name, each in inputs_of(tokens, self.length, False, self.places).items():

@@ -7,8 +7,7 @@ from collections import Counter
 import mlx.core as mx
 import numpy as np
 import pytest
-from conftest import cpu_session
-from generation import MAKERS, along, greedy
+from generation import MAKERS, along, cpu_session, greedy
 from recipes import Recipe
 
 from opgraft.engine import compiled

@@ -300,8 +300,8 @@ class Compiler:
 
     def _forget_strangers(self) -> None:
         """Drop the forms that have no traces; and everything, where that leaves too many."""
-        traced = {form for _, form in self._traces}
-        self._forms = {key: form for key, form in self._forms.items() if form in traced}
+        traced = {form for _, form in list(self._traces)}  # a list at once: other threads add to it
+        self._forms = {key: form for key, form in list(self._forms.items()) if form in traced}
         if len(self._forms) > MOST_FORMS // 2:
             self.forget()
 
@@ -358,7 +358,7 @@ class Compiler:
             if frame.run.recording is None:
                 traced = self._trace(segment, trace, trace.function, frame)
             else:
-                path = RETRACE if any(each is segment and other != form for each, other in self._traces) else MISS
+                path = RETRACE if any(each is segment and other != form for each, other in list(self._traces)) else MISS
                 with self._told(frame.run.recording, "trace", path, segment, frame):
                     traced = self._trace(segment, trace, trace.function, frame)
             if traced is None:
