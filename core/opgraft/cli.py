@@ -393,8 +393,11 @@ def new_pack(name: str, operators: tuple[str, ...], into: Path) -> None:
 
     folder = into / name
     out = console()
-    for path in write_pack(draft_pack(name, operators), folder):
+    pack = draft_pack(name, operators)
+    for path in write_pack(pack, folder):
         out.print(Text(printable(str(path))))
+    for warning in pack.warnings:
+        click.echo(f"Warning: {printable(warning)}", err=True)
     out.print(Text(printable(f'Next: cd {folder} && pip install -e ".[test]" && pytest')))
 
 

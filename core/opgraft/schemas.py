@@ -80,6 +80,11 @@ def is_no_operator(operator: str, registry: Registry) -> bool:
     )
 
 
+def operators_of(domain: str) -> list[str]:
+    """The operators of a domain that ONNX Runtime has schemas of, as `domain::OpType`."""
+    return [operator for operator in _schemas_of_onnxruntime() if operator.rpartition("::")[0] == domain]
+
+
 def unknown_operators(model: onnx.ModelProto, registry: Registry) -> list[str]:
     """A line for each operator of a model that ONNX Runtime does not know, with what to do about it."""
     defined = told(registry)

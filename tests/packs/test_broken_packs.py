@@ -69,7 +69,36 @@ def in_relu(body: str) -> str:
     return HANDLER + "".join(f"    {line}\n" for line in body.splitlines())
 
 
+def in_wrapper(hook: str, body: str) -> str:
+    return f"""
+from opgraft.ops import hookimpl
+class Watch:
+    operators = ("ai.onnx::Relu",)
+    @hookimpl(wrapper=True)
+    def {hook}(self, node):
+        result = yield
+        {body}
+watch = Watch()
+"""
+
+
 WAYS = [
+    Way(
+        "its wrapper of `translate` does not return",
+        in_wrapper("translate", "print(end='')"),
+        "report: ai.onnx::Relu broken its translation failed on stand-in inputs: WrapperError: the wrapper "
+        "Watch.translate returned nothing: is a `return` of what its `yield` gave missing?",
+    ),
+    Way(
+        "its wrapper of `claim` does not return",
+        in_wrapper("claim", "print(end='')"),
+        "report: ai.onnx::Relu broken its claim failed: WrapperError: the wrapper Watch.claim returned nothing: ",
+    ),
+    Way(
+        "its wrapper raises",
+        in_wrapper("translate", "return {}['nothing']"),
+        "report: ai.onnx::Relu broken its translation failed on stand-in inputs: KeyError: 'nothing' (broken.py:8)",
+    ),
     Way(
         "it cannot be imported",
         "import no_such_module",

@@ -344,6 +344,8 @@ class TestBrokenContracts:
             (lambda: op("Op", dtypes="float32")(_two), "not 'float32'"),
             (lambda: op("Op", dtypes={"a": "float32"})(_two), "not 'float32'"),
             (lambda: op("")(_two), "there is no operator ''"),
+            (lambda: op("acme:Op")(_two), "_two: 'acme:Op' is not the name of an operator: write domain::OpType"),
+            (lambda: op("acme:::Op")(_two), "is not the name of an operator: write domain::OpType, with two colons"),
             (lambda: op("domain::")(_two), "there is no operator 'domain::'"),
             (lambda: op("Op", since=5, until=4)(_two), "there is no operator 'Op' of versions 5 to 4"),
             (lambda: op("Op")(lambda X, ctx: X), "ctx must be the first parameter"),

@@ -287,6 +287,29 @@ class TestWrappers:
         assert taker(registry, node()) == "b"
         assert log == ["wrapper claim None", "wrapper claim True"]
 
+    @pytest.mark.parametrize("order", ["silent, loud", "loud, silent"])
+    @pytest.mark.parametrize("hook", ["claim", "decline_reason"])
+    def test_one_that_returns_nothing_is_to_blame(self, hook: str, order: str) -> None:
+        class Silent:
+            operators = ("ai.onnx::Op",)
+
+        def answer(self: Any, node: Node) -> Any:
+            yield
+
+        setattr(Silent, hook, hookimpl(answer, wrapper=True))
+        takes = FLOATS if hook == "claim" else {"float16"}
+        packs = {"silent": Silent(), "loud": Wrapper([]), "builtin": identity(dtypes=takes)}
+        claim = registry_of(f"packs: [{order}, builtin]", **packs).claim(node())
+        assert [str(reason) for reason in claim.reasons] == [
+            f"its claim failed: WrapperError: the wrapper Silent.{hook} returned nothing: is a `return` of what its "
+            "`yield` gave missing? [silent]"
+        ]
+        assert claim.reasons[0].fault
+
+    def test_one_that_hands_on_that_nobody_takes_a_node_is_not_to_blame(self) -> None:
+        registry = registry_of(tracer=Wrapper([]), builtin=identity(dtypes={"float16"}))
+        assert reasons(registry, node()) == ["element type float32 of input X is not supported [builtin]"]
+
     def test_the_pack_asked_first_wraps_outermost(self) -> None:
         packs = {"inner": Wrapper([], "inner"), "outer": Wrapper([], "outer"), "builtin": identity()}
         registry = registry_of("packs: [outer, inner, builtin]", **packs)

@@ -11,7 +11,7 @@ from reporting_models import parsed, reported
 from reporting_models import registry_of as packs_of
 from rich.console import Console
 
-from opgraft.ops import FLOATS, Host, hookimpl, op
+from opgraft.ops import FLOATS, Handler, Host, hookimpl, op
 from opgraft.registry import Pack, Registry, load_registry, parse_policy
 from opgraft.reporting.coverage import MissedVersion
 from opgraft.reporting.packs import operators_text, summaries_of_handlers, summaries_of_packs
@@ -194,3 +194,32 @@ def test_a_report_tells_of_nodes_that_a_pack_missed_for_their_version() -> None:
     assert coverage.missed_versions == (MissedVersion("mine", "ai.onnx::Relu", 14, "22-", 2),)
     expected = "the pack mine was not asked for 2 x ai.onnx::Relu: the model has its version 14, the pack handlers of "
     assert any(line.startswith(expected + "versions 22-") for line in summary(coverage))
+
+
+def own_operator() -> Handler:
+    @op("acme::RowStats", dtypes=FLOATS)
+    def row_stats(X):  # type: ignore[no-untyped-def]
+        return X
+
+    row_stats.schema()
+    return row_stats
+
+
+DEFINING = [Pack("one", plugins=(own_operator(),)), Pack("two", plugins=(own_operator(),))]
+
+
+def test_two_packs_that_define_one_operator() -> None:
+    undecided = Registry(DEFINING, parse_policy("", "my.yaml"))
+    assert "acme::RowStats" in undecided.undefined
+    one, two = summaries_of_packs(undecided, DEFINING)
+    assert (one.operators, one.overrides, one.held_back) == (("acme::RowStats",), (), ())
+    assert (two.operators, two.overrides, two.held_back) == (("acme::RowStats",), (), ())
+
+
+def test_two_packs_that_define_one_operator_where_the_registry_file_decides() -> None:
+    decided = Registry(DEFINING, parse_policy('ops: {"acme::RowStats": {prefer: [two]}}', "my.yaml"))
+    one, two = summaries_of_packs(decided, DEFINING)
+    assert one.held_back == (("acme::RowStats", "the pack two defines it too, and is asked first"),)
+    assert (one.overrides, two.overrides, two.held_back) == ((), (), ())
+    text = shown(render_packs([one, two]))
+    assert "one is not asked for acme::RowStats: the pack two defines it too, and is asked first" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -163,7 +164,12 @@ def test_what_the_tests_of_a_pack_need(tmp_path: Path) -> None:
         ("n" * 300, "acme::Mish", "cannot be the name of a package"),
         ("my-pack", "acme::a²", "is not the name of an operator"),
         ("class", "acme::Mish", "cannot be the name of a package"),
-        ("my-pack", "Mishh", "ai.onnx has no operator 'Mishh': name a domain of your own, as in acme::Mishh"),
+        (
+            "my-pack",
+            "Mishh",
+            "ai.onnx has no operator 'Mishh' (did you mean ai.onnx::Mish?): name a domain of your own",
+        ),
+        ("my-pack", "Zzzz", "ai.onnx has no operator 'Zzzz': name a domain of your own, as in acme::Zzzz"),
         ("my-pack", "acme:Mish", "is not the name of an operator"),
         ("my-pack", "acme::", "is not the name of an operator"),
         ("my-pack", 'acme::x")', "is not the name of an operator"),
@@ -173,8 +179,20 @@ def test_what_the_tests_of_a_pack_need(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_cannot_be(name: str, operator: str, message: str) -> None:
-    with pytest.raises(OptionError, match=message.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(OptionError, match=re.escape(message)):
         draft_pack(name, [operator])
+
+
+def test_a_new_operator_in_a_domain_of_onnxruntime_is_doubted(tmp_path: Path) -> None:
+    arguments = ["new-pack", "my-pack", "--op", "com.microsoft::CDsit", "--op", "acme::CDsit2", "--into", str(tmp_path)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0
+    assert (
+        "Warning: com.microsoft has no operator 'CDsit' (did you mean com.microsoft::CDist?); for an operator of your "
+        "own, name a domain of your own\n"
+    ) in result.stderr
+    assert "acme" not in result.stderr
+    assert draft_pack("my-pack", ["com.microsoft::CDist", "acme::CDsit", "Relu"]).warnings == []
 
 
 def test_two_operators_of_one_function_name() -> None:

@@ -52,7 +52,9 @@ class TestCheckNode:
 
     @pytest.mark.parametrize("reference", ["cpu", "onnx", [np.array([[1.5, 0, 3.25]], np.float32)]])
     def test_wrong_values(self, reference: Any) -> None:
-        with pytest.raises(AssertionError, match=r"y0: off by 1, allowed 3\.25e-05"):
+        with pytest.raises(
+            AssertionError, match=r"y0: off by 1, allowed 3\.25e-05; it is 2\.5 at \[0, 0\], expected 1\.5$"
+        ):
             check_node("Relu", X, registry=relu(lambda X: mx.maximum(X, 0) + 1), reference=reference)
 
     def test_a_declined_node(self) -> None:
@@ -546,3 +548,138 @@ class TestHandlersAlone:
         check_node(double, x, reference=lambda X: 2 * X, output_types=["float32"])
         with pytest.raises(AssertionError, match="off by"):
             check_node(double, x, reference=lambda X: 3 * X, output_types=["float32"])
+
+
+class TestWrongArguments:
+    """What an author asks for by mistake is an error that says so."""
+
+    def test_no_handler(self) -> None:
+        with pytest.raises(TypeError, match=r"name of an operator or a handler, which @op makes, not <lambda>"):
+            check_node(lambda X: X, X)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("rest", "error", "message"),
+        [
+            ({"values": (4, 1)}, ValueError, r"values=\(4, 1\) are no bounds"),
+            ({"values": (0, np.inf)}, ValueError, "are no bounds"),
+            ({"values": (0.01, 0.02)}, ValueError, "nothing to draw for float32: no multiple of 1/16 lies between"),
+            ({"values": (0.1, 0.2), "dtypes": {"int32"}}, ValueError, "for int32: no whole number lies between"),
+            ({"sizes": (3, 1)}, ValueError, r"sizes=\(3, 1\) are no sizes"),
+            ({"sizes": (-1, 1)}, ValueError, "are no sizes"),
+            ({"dtypes": {"float23"}}, ValueError, "'float23' is not an element type to draw"),
+            ({"attributes": {"alpha": 2}}, TypeError, "takes a list of values to draw from, not 2"),
+            ({"reference": "gpu"}, ValueError, "there is no reference 'gpu'"),
+        ],
+    )
+    def test_what_cannot_be_drawn(self, rest: dict[str, Any], error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            check_over("Relu", "N", **{"dtypes": {"float32"}, **rest})
+
+    def test_no_such_reference(self) -> None:
+        with pytest.raises(ValueError, match="there is no reference 'gpu'"):
+            check_node("Relu", X, registry=relu(), reference="gpu")
+
+    def test_a_number_is_a_scalar(self) -> None:
+        (y,) = check_node("Relu", np.float32(-1), registry=relu())
+        assert y.shape == ()
+
+
+class TestDrawnValues:
+    @pytest.mark.parametrize(
+        ("dtype", "values", "least", "most"),
+        [("float32", (0.1, 4), 0.125, 4), ("float32", (-4.99, -0.07), -4.9375, -0.125), ("int32", (0.1, 4), 1, 4)],
+    )
+    def test_bounds_go_inward_to_what_is_drawn(
+        self, dtype: str, values: tuple[float, float], least: float, most: float
+    ) -> None:
+        seen: list[float] = []
+
+        def reference(X: Any) -> Any:
+            seen.extend(X.tolist())
+            return X
+
+        identity = op("own::Same")(lambda X: X)
+        check_over(identity, "N", dtypes={dtype}, values=values, reference=reference, output_types=[dtype])
+        assert least <= min(seen) <= max(seen) <= most
+        assert all(each in seen for each in (least, most)) or len(set(seen)) > 10
+
+
+class TestSeveralOutputs:
+    @staticmethod
+    def extremes(wrong: int = 0) -> Handler:
+        @op("own::Extremes", dtypes={"float32"})
+        def extremes(X):  # type: ignore[no-untyped-def]
+            return mx.max(X, axis=-1) + wrong * (X.ndim > 1), mx.argmax(X, axis=-1).astype(mx.int64)
+
+        return extremes
+
+    @staticmethod
+    def expected(X: Any) -> Any:
+        return X.max(-1), X.argmax(-1)
+
+    def test_their_number_is_that_of_the_reference(self) -> None:
+        handler = self.extremes()
+        handler.schema(outputs=("largest", "place?"))
+        assert len(check_node(handler, X, reference=self.expected)) == 2
+        assert check_over(handler, "N D", reference=self.expected, sizes=(1, 4)).compared == 100
+        (only,) = check_node(handler, X, reference=lambda X: X.max(-1))
+        assert only.shape == (1,)
+
+    def test_a_schema_that_names_too_few(self) -> None:
+        handler = self.extremes()
+        handler.schema()
+        message = r"output 1 is not one of its schema's \(it has 1\); name them: schema\(outputs=\('Y', 'output_1'\)\)"
+        with pytest.raises(AssertionError, match=message):
+            check_node(handler, X, reference=self.expected)
+        with pytest.raises(AssertionError, match="too few were compared"):
+            check_over(handler, "N D", reference=self.expected, sizes=(1, 4))
+
+    def test_the_call_that_is_printed_fails_as_well(self) -> None:
+        handler = self.extremes(wrong=1)
+        handler.schema(outputs=("largest", "place?"))
+        expected = self.expected
+        with pytest.raises(AssertionError, match="y0: off by 1") as caught:
+            check_over(handler, "N D", reference=expected, sizes=(1, 4), tolerance=1e-3)
+        call = caught.value.__notes__[0].partition("\n")[2]
+        assert "tolerance=0.001" in call
+        names = {"np": np, "check_node": check_node, "extremes": handler, "expected": expected}
+        with pytest.raises(AssertionError, match="y0: off by 1"):
+            eval(call, names)
+
+
+class TestInferences:
+    """A schema's inference that fails leaves a session without what it says, and is an error here."""
+
+    @pytest.mark.parametrize(
+        ("inference", "message"),
+        [
+            (lambda X: 1 / 0, r"the inference failed: ZeroDivisionError: division by zero \(test_testing\.py:"),
+            (lambda X: (X.dtype, X.shape), "the inference failed: TypeError: it gave a str"),
+            (lambda X: Output("float23", X.shape), "'float23' is not an element type"),
+            (lambda X: (), "the inference of its schema gave 0 of 1 outputs"),
+        ],
+    )
+    def test_a_failure_is_told(self, inference: Any, message: str) -> None:
+        handler = op("own::Double", dtypes={"float32"})(lambda X: X * 2)
+        handler.schema(inference)
+        with pytest.raises(ContractError, match=message):
+            check_node(handler, X, reference=lambda X: X * 2)
+        with pytest.raises(ContractError, match=message):
+            check_over(handler, "N", reference=lambda X: X * 2)
+
+
+class TestReferencesThatCannot:
+    @pytest.mark.parametrize("reference", ["cpu", "onnx"])
+    def test_an_operator_that_it_does_not_know(self, reference: Any) -> None:
+        handler = op("own::Double", dtypes={"float32"})(lambda X: X * 2)
+        handler.schema()
+        with pytest.raises(ModelError, match=f"'{reference}' does not know own::Double: give reference="):
+            check_node(handler, X, reference=reference)
+        with pytest.raises(AssertionError, match=r"refused=100.*does not know own::Double: give reference="):
+            check_over(handler, "N", reference=reference)
+
+    def test_an_element_type_without_a_kernel(self) -> None:
+        relu_of_int16 = op("Relu")(lambda X: mx.maximum(X, 0))
+        with pytest.raises(ModelError, match="CPU provider has no kernel for this: try reference='onnx'"):
+            check_node(relu_of_int16, np.array([1, -1], np.int16))
+        check_node(relu_of_int16, np.array([1, -1], np.int16), reference="onnx")

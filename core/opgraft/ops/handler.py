@@ -205,6 +205,10 @@ class Handler:
         domain, _, op_type = name.rpartition("::")
         if not op_type or since < 1 or (until is not None and until < since):
             raise ContractError(f"{_name(function)}: there is no operator {name!r} of versions {since} to {until}")
+        if ":" in domain + op_type:
+            raise ContractError(
+                f"{_name(function)}: {name!r} is not the name of an operator: write domain::OpType, with two colons"
+            )
         self.domain = normalized_domain(domain)
         self.op_type = op_type
         self.since = since
@@ -437,7 +441,7 @@ def op(
     sequences, the annotation of what it returns names `Tensors`.
 
     Args:
-        name: the op type, or `domain::OpType` outside ai.onnx.
+        name: the op type, or `domain::OpType` (two colons) outside ai.onnx.
         since: the first operator version covered.
         until: the last one; None for all from `since` on.
         dtypes: the element types taken: one set for all inputs, or one for each input by name. Default: any type that

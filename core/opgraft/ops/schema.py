@@ -96,6 +96,11 @@ class Schema:
         last = self.outputs[-1]
         return last if last.variadic else None
 
+    def _names_with(self, index: int) -> tuple[str, ...]:
+        """Names for outputs up to `index`: those that the schema has, and others."""
+        own = [each.name for each in self.outputs]
+        return (*own, *(f"output_{place}" for place in range(len(own), index + 1)))
+
     def declines(self, node: Node) -> Iterator[str]:
         """Each way in which `node` is not what the schema says."""
         for name, kind in self.kinds.items():
@@ -103,7 +108,10 @@ class Schema:
                 yield f"attribute {name} is not of the kind {kind.name}, which its schema says"
         for index in range(len(node.outputs)):
             if node.wants(index) and self.output(index) is None:
-                yield f"output {index} is not one of its schema's (it has {len(self.outputs)})"
+                yield (
+                    f"output {index} is not one of its schema's (it has {len(self.outputs)}); name them: "
+                    f"schema(outputs={self._names_with(index)})"
+                )
 
 
 _TYPES: Final[dict[AttributeKind, tuple[type, ...]]] = {
@@ -137,7 +145,7 @@ def outputs_of_declaration(declared: Outputs, inputs: Collection[str]) -> tuple[
         ContractError: it declares none, one twice, a variadic one before others, a required one after an optional one,
             or an element type that there is not.
     """
-    if isinstance(declared, str) or not declared:
+    if isinstance(declared, str) or not isinstance(declared, Sequence | Mapping) or not declared:
         raise ContractError(f"outputs= takes names of outputs, as in ('Y', 'mask?', 'rest...'), not {declared!r}")
     types = declared if isinstance(declared, Mapping) else {}
     found = tuple(_output(text, types.get(text), inputs) for text in declared)

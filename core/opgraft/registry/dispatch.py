@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
-from opgraft.errors import place_of, text_with_place
+from opgraft.errors import ContractError, place_of, text_with_place
 from opgraft.graph import Node
 from opgraft.ops.handler import Deciding, Handler, HostForm, Place
 from opgraft.ops.layouts import Layout
@@ -52,13 +52,17 @@ class Candidate:
         """
         if isinstance(handler, Handler) and not wrappers:
             return cls(pack, handler, handler.claim, handler.decline_reasons, handler.translate)
-        hooks = hooks_of(*(plugin for _, plugin in wrappers), handler).hook
         packages = tuple((package_of(plugin), name) for name, plugin in ((pack, handler), *wrappers))
-        return cls(pack, handler, hooks.claim, hooks.decline_reason, hooks.translate, packages)
+        claim, decline_reason, translate = (
+            _answering(hook, handler, wrappers) for hook in ("claim", "decline_reason", "translate")
+        )
+        return cls(pack, handler, claim, decline_reason, translate, packages)
 
     def culprit(self, error: BaseException) -> str:
         """The pack to blame for what one of the hooks raised: the handler's, or that of a wrapper around it whose code
-        was the last of them all to run."""
+        was the last of them all to run, or that returned nothing."""
+        if isinstance(error, WrapperError):
+            return error.pack
         found = place_of(error, self._pack_of)
         return self.pack if found is None else self._pack_of[found[0]]
 
@@ -99,6 +103,34 @@ class Candidate:
             return Place.DEVICE
         parameter = self.handler.signature.input(index)
         return Place.DEVICE if parameter is None else parameter.place
+
+
+class WrapperError(ContractError):
+    """A hook of a wrapper returned nothing, where the hooks inside it had given something."""
+
+    def __init__(self, pack: str, wrapper: OpPlugin, hook: str) -> None:
+        self.pack = pack
+        name = f"{type(wrapper).__name__}.{hook}"
+        super().__init__(f"the wrapper {name} returned nothing: is a `return` of what its `yield` gave missing?")
+
+
+def _answering(hook: str, handler: OpPlugin, wrappers: Sequence[tuple[str, OpPlugin]]) -> Callable[..., Any]:
+    """A hook of a handler inside wrappers. Where nothing comes out of it although something went in, it looks for the
+    wrapper that kept it, by asking again with fewer of them."""
+    plugins = [plugin for _, plugin in wrappers]
+    asked = getattr(hooks_of(*plugins, handler).hook, hook)
+    alone = getattr(hooks_of(handler).hook, hook)
+
+    def answer(**arguments: Any) -> Any:
+        result = asked(**arguments)
+        if result is not None or alone(**arguments) is None:
+            return result
+        for place in reversed(range(len(wrappers))):
+            if getattr(hooks_of(*plugins[place:], handler).hook, hook)(**arguments) is None:
+                raise WrapperError(*wrappers[place], hook)
+        return result
+
+    return answer
 
 
 SLOW_SECONDS = 0.05

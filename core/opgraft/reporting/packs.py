@@ -29,7 +29,7 @@ class PackSummary:
         wraps: the operators, or patterns of them, whose handlers it wraps.
         state: "asked", "off" where it names no operator (see `is_off`) or says what is in its way, or why it is not
             asked.
-        held_back: the operators that the registry file keeps from it, with the words of the file.
+        held_back: the operators that the registry file, or another pack's schema of them, keeps from it, in words.
     """
 
     name: str
@@ -81,11 +81,12 @@ def _summary(pack: Pack, registry: Registry, order: Sequence[str]) -> PackSummar
     held_back: list[tuple[str, str]] = []
     for operator in handled if pack.name in order else ():
         asked = [candidate.pack for candidate in registry.candidates(operator)]
-        denial = registry.policy.denial(operator, pack.name)
-        if denial is not None:
-            held_back.append((operator, denial))
-        elif any(other != pack.name for other in asked[asked.index(pack.name) :]):
-            overrides.append((operator, next(other for other in asked[asked.index(pack.name) :] if other != pack.name)))
+        held_back_by = _held_back_by(operator, pack.name, registry, asked)
+        if held_back_by is not None:
+            held_back.append((operator, held_back_by))
+            continue
+        later = asked[asked.index(pack.name) :] if pack.name in asked else []
+        overrides += [(operator, other) for other in later if other != pack.name][:1]
     return PackSummary(
         pack.name,
         pack.distribution,
@@ -96,6 +97,15 @@ def _summary(pack: Pack, registry: Registry, order: Sequence[str]) -> PackSummar
         _state(pack, registry, order),
         tuple(held_back),
     )
+
+
+def _held_back_by(operator: str, pack: str, registry: Registry, asked: Sequence[str]) -> str | None:
+    """What keeps an operator from a pack that is asked for others: the registry file, or another pack's schema of it.
+    None where nothing does, or where nobody's schema counts, which is told of the operator."""
+    denial = registry.policy.denial(operator, pack)
+    if denial is not None or pack in asked or operator not in registry.definitions:
+        return denial
+    return f"the pack {registry.definitions[operator].pack} defines it too, and is asked first"
 
 
 def _state(pack: Pack, registry: Registry, order: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ import jinja2
 
 from opgraft.errors import ModelError, OptionError
 from opgraft.registry import installed_packs
-from opgraft.scaffold.operators import SETS, OperatorDraft, draft_of
+from opgraft.scaffold.operators import SETS, OperatorDraft, draft_of, not_there
 
 _TEMPLATES = files("opgraft.scaffold") / "templates"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
@@ -39,6 +39,12 @@ class PackDraft:
     module: str
     operators: tuple[OperatorDraft, ...]
     opgraft: str = "opgraft[cpu]"
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each operator that is new in a domain which is not the author's own."""
+        absent = (not_there(each.operator) for each in self.operators)
+        return [f"{problem}; for an operator of your own, name a domain of your own" for problem in absent if problem]
 
     @property
     def imports(self) -> list[str]:

@@ -15,8 +15,9 @@ from onnx.helper import get_attribute_value
 from opgraft.errors import OptionError
 from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph import element_types as types
+from opgraft.registry.names import close_operators
 from opgraft.registry.packs import full_operator
-from opgraft.schemas import known_schemas
+from opgraft.schemas import known_schemas, operators_of
 
 _OPERATOR = re.compile(r"[A-Za-z_][\w.\-]*::[A-Za-z_]\w*", re.ASCII)
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
@@ -86,7 +87,7 @@ def draft_of(name: str) -> OperatorDraft:
     function = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op_type).lower()
     schemas = known_schemas(operator)
     if not schemas and domain == ONNX_DOMAIN:
-        raise OptionError(f"ai.onnx has no operator {op_type!r}: name a domain of your own, as in acme::{op_type}")
+        raise OptionError(f"{not_there(operator)}: name a domain of your own, as in acme::{op_type}")
     if not schemas:
         return OperatorDraft(
             operator, _safe(function), "X, *, alpha: float = 1.0", ("np.float32",), "FLOATS", is_new=True
@@ -106,6 +107,17 @@ def draft_of(name: str) -> OperatorDraft:
         newest=schema.since_version,
         required=tuple((each.name, _EXAMPLES[each.type.name]) for each in _attributes(schema) if each.required),
     )
+
+
+def not_there(operator: str) -> str | None:
+    """That a domain of ONNX's or of ONNX Runtime's own has no such operator, with the one that may be meant. None where
+    it has, or where the domain is another's."""
+    domain, _, op_type = operator.rpartition("::")
+    known = operators_of(domain)
+    if not known or operator in known:
+        return None
+    (close,) = close_operators(operator, known, 1) or ("",)
+    return f"{domain} has no operator {op_type!r}" + (f" (did you mean {close}?)" if close else "")
 
 
 def _refuse_what_is_not_drafted(operator: str, schema: Any) -> None:

@@ -99,11 +99,14 @@ def check_node(
         operator: an operator's name, whose handlers are those of the registry; or one handler, which is asked alone.
         reference: see `NodeReference`.
     """
+    if isinstance(reference, Handler):
+        raise TypeError("a handler is no reference: give a NumPy function of the operator's signature")
+    chosen = model.get("outputs")
+    name, registry = under_test(operator, registry, model)
     if callable(reference):
         reference = results_of(reference, inputs, _attributes(model))
-    if not isinstance(reference, str) and len(reference):
-        model.setdefault("outputs", len(reference))
-    name, registry = under_test(operator, registry, model)
+    if not isinstance(reference, str):
+        model["outputs"] = chosen or len(reference) or None
     proto = node_model(name, inputs, **model)
     given = feeds(inputs, model.get("constant", ()))
     return check_model(proto, given, reference=reference, tolerance=tolerance, registry=registry, device=device)
@@ -124,6 +127,9 @@ def under_test(
     """The operator's name, and the registry to ask: for a handler, one that knows no other. Where `model` says no
     opset, it gets one that the handler covers."""
     model.setdefault("outputs", None)
+    if not isinstance(operator, str | Handler):
+        given = getattr(operator, "__name__", None) or repr(operator)
+        raise TypeError(f"what is checked is the name of an operator or a handler, which @op makes, not {given}")
     if isinstance(operator, str):
         definition = (registry or load_registry()).definitions.get(full_operator(operator))
         if definition is not None:
@@ -173,7 +179,8 @@ def results_of(
 
 def feeds(inputs: Sequence[Array | None], constant: Sequence[int]) -> dict[str, Array]:
     """What a model of `node_model` is fed with."""
-    return {f"x{index}": each for index, each in enumerate(inputs) if each is not None and index not in constant}
+    given = {index: np.asarray(each) for index, each in enumerate(inputs) if each is not None}
+    return {f"x{index}": each for index, each in given.items() if index not in constant}
 
 
 def assert_same(output: Array, expected: Array, tolerance: float, name: str = "output") -> None:
@@ -197,6 +204,14 @@ def assert_same(output: Array, expected: Array, tolerance: float, name: str = "o
     np.testing.assert_array_equal(output[infinite], expected[infinite], err_msg=f"{name}: infinities")
     wide = np.complex128 if output.dtype.kind == "c" else np.float64
     good, found = expected[finite].astype(wide), output[finite].astype(wide)
-    scale = max(1.0, float(np.max(np.abs(good), initial=0.0)))
-    worst = float(np.max(np.abs(good - found), initial=0.0))
-    assert worst <= tolerance * scale, f"{name}: off by {worst:.3g}, allowed {tolerance * scale:.3g}"
+    if not good.size:
+        return
+    scale = max(1.0, float(np.max(np.abs(good))))
+    errors = np.abs(good - found)
+    place = int(np.argmax(errors))
+    worst = float(errors[place])
+    index = [int(each) for each in np.argwhere(finite)[place]]
+    assert worst <= tolerance * scale, (
+        f"{name}: off by {worst:.3g}, allowed {tolerance * scale:.3g}; it is {found[place]:.9g} at {index}, "
+        f"expected {good[place]:.9g}"
+    )

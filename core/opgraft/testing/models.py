@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx
@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from opgraft import ort_values
 from opgraft.claims import Decisions, decide
 from opgraft.engine import Program, VerifiedRegistry, read_model
-from opgraft.errors import ContractError, ModelError, TranslationError
+from opgraft.engine.inference import infer_outputs
+from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import ONNX_DOMAIN, Array, Graph, Shape, Value
 from opgraft.graph.element_types import HELD_AS, NAME_OF_ONNX, ONNX_OF_NAME
 from opgraft.graph.onnx_source import storage_form
@@ -134,10 +135,11 @@ def run_model(
     Raises:
         ModelError: `inputs` lacks one of the model's.
         ContractError: an output is of another element type than the model says, or of another shape than the schema of
-            an operator that a pack defines.
+            an operator that a pack defines; or the inference of such a schema fails, or says too little.
     """
     registry = registry or load_registry()
     graph = read_model(model, registry.definitions)
+    _check_inferences(graph, registry)
     plan = build_plan(graph)
     program = Program(plan, registry, device)
     given = [_given(graph, inputs, value) for value in plan.inputs]
@@ -156,6 +158,24 @@ def run_model(
                 f"output {value.name!r} came out as {list(output.shape)}, and the model says {value.shape}"
             )
     return [to_host(each) for each in outputs]
+
+
+def _check_inferences(graph: Graph, registry: Registry) -> None:
+    """Call the inference functions of the schemas of a graph's nodes.
+
+    A session, and `read_model`, go on without what they do not learn.
+    """
+    for node in graph.nodes:
+        definition = registry.definitions.get(node.operator)
+        handlers = definition.handlers_for(node).values() if definition else ()
+        if definition is None or not any(each.definition and each.definition.inference for each in handlers):
+            continue
+        found = infer_outputs(node, definition)
+        if len(found) < node.needed_outputs:
+            raise ContractError(
+                f"{node.operator} [{definition.pack}]: the inference of its schema gave {len(found)} of "
+                f"{node.needed_outputs} outputs"
+            )
 
 
 def _fits(shape: Sequence[int], declared: Shape) -> bool:
@@ -179,9 +199,50 @@ def stored(array: Array) -> Array:
 
 
 def reference_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array], reference: Reference = "cpu") -> list[Array]:
-    """The same model's outputs from a reference."""
-    if reference == "onnx":
-        return list(ReferenceEvaluator(model).run(None, dict(inputs)))
+    """The same model's outputs from a reference.
+
+    Raises:
+        ValueError: there is no such reference.
+        ModelError: it does not know an operator of the model, or has no kernel for one.
+    """
+    if reference not in get_args(Reference):
+        raise ValueError(f"there is no reference {reference!r}: {_REFERENCES}")
+    try:
+        return _onnx_outputs(model, inputs) if reference == "onnx" else _cpu_outputs(model, inputs)
+    except Exception as error:
+        advice = _advice(model, reference, error)
+        if advice is None:
+            raise
+        raise ModelError(f"{advice} ({text_of(error)})") from error
+
+
+_REFERENCES = (
+    '"cpu", "onnx", a NumPy function of the operator\'s signature (to check_node and check_over), or the outputs'
+)
+
+
+def _advice(model: onnx.ModelProto, reference: Reference, error: Exception) -> str | None:
+    """What to do where a reference cannot run a model because of an operator; None where that is not the reason."""
+    operators = dict.fromkeys(full_operator(f"{node.domain}::{node.op_type}") for node in model.graph.node)
+    unknown = [operator for operator in operators if not known_schemas(operator)]
+    if unknown:
+        return (
+            f"the reference {reference!r} does not know {unknown[0]}: give reference=, a NumPy function of the "
+            "operator's signature, or the expected outputs"
+        )
+    if type(error).__name__ == "NotImplemented" and reference == "cpu":  # of onnxruntime
+        return (
+            "ONNX Runtime's CPU provider has no kernel for this: try reference='onnx', a NumPy function of the "
+            "operator's signature, or the expected outputs"
+        )
+    return None
+
+
+def _onnx_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
+    return list(ReferenceEvaluator(model).run(None, dict(inputs)))
+
+
+def _cpu_outputs(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

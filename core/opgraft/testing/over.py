@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from opgraft.claims import decide
 from opgraft.engine import read_model
 from opgraft.engine.verify import failure_of
+from opgraft.errors import text_of
 from opgraft.graph import Array
 from opgraft.graph.element_types import ANY
 from opgraft.ops import Handler
@@ -41,7 +42,7 @@ def check_over(
     dtypes: Collection[str] | Mapping[str, Collection[str]] | None = None,
     attributes: Mapping[str, Sequence[Any]] | None = None,
     sizes: tuple[int, int] = (0, 5),
-    values: tuple[int, int] = (-4, 4),
+    values: tuple[float, float] = (-4, 4),
     examples: int = 100,
     tolerance: float | None = None,
     registry: Registry | None = None,
@@ -64,7 +65,7 @@ def check_over(
             operator is given by its name). Default: those that the handler takes and NumPy has, else float32.
         attributes: the values to draw from; `...` among them stands for leaving the attribute out.
         sizes: the least and the largest size of a dimension that has a name.
-        values: the least and the largest element.
+        values: the least and the largest element; floats between are multiples of 1/16.
         examples: how many nodes are drawn.
         tolerance: as for `check_model`. Default: by element type.
         model: what else `node_model` takes.
@@ -75,7 +76,9 @@ def check_over(
     Raises:
         AssertionError: an output is wrong; a claim outruns its translation; or fewer than half of the nodes were
             compared, so that shapes or element types should be chosen better.
-        ValueError: a shape is none, or a handler's input has none.
+        ValueError: a shape is none, or a handler's input has none; `sizes` or `values` leave nothing to draw; there is
+            no such element type, or no such reference.
+        TypeError: `attributes` gives no list of values.
     """
     try:
         from hypothesis import HealthCheck, given, settings
@@ -83,9 +86,13 @@ def check_over(
     except ImportError as error:
         raise ImportError("check_over draws with hypothesis: pip install hypothesis") from error
 
-    shown = dict(model)
+    if not callable(reference) and reference not in get_args(Reference):
+        raise ValueError(f'there is no reference {reference!r} of random nodes: "cpu", "onnx", or a NumPy function')
+    given_otherwise = {"tolerance": tolerance, "registry": registry, "device": None if device == "cpu" else device}
+    shown = {**model, **{name: value for name, value in given_otherwise.items() if value is not None}}
+    chosen = model.get("outputs")
     name, registry = under_test(operator, registry, model)
-    comparison = _Comparison(name, registry or load_registry(), device, reference, tolerance, model)
+    comparison = _Comparison(name, registry or load_registry(), device, reference, tolerance, model, chosen is None)
     drawing = _drawing(operator, shapes, dtypes, attributes or {}, sizes, values)
     search = _Search()
 
@@ -114,7 +121,9 @@ def check_over(
         raise
     tally = comparison.tally
     total = tally.compared + tally.declined + tally.refused
-    assert 2 * tally.compared >= total, f"{name}: of {total} nodes, too few were compared with the reference ({tally})"
+    assert 2 * tally.compared >= total, (
+        f"{name}: of {total} nodes, too few were compared with the reference ({tally}{comparison.refusal})"
+    )
     return tally
 
 
@@ -168,6 +177,8 @@ class _Node:
         if self.dynamic:
             given["dynamic"] = True
         texts = {name: repr(value) for name, value in {**self.attributes, **given, **model}.items()}
+        if "registry" in model:
+            texts["registry"] = "registry"
         if reference != "cpu":
             texts["reference"] = repr(reference) if isinstance(reference, str) else _name(reference)
         operator_text = repr(operator) if isinstance(operator, str) else operator.__name__
@@ -209,6 +220,7 @@ class _Comparison:
         reference: Reference | Callable[..., Any],
         tolerance: float | None,
         model: Mapping[str, Any],
+        counts_outputs: bool,
     ) -> None:
         self.name = name
         self.registry = registry
@@ -216,7 +228,9 @@ class _Comparison:
         self.reference = reference
         self.tolerance = tolerance
         self.model = model
+        self.counts_outputs = counts_outputs
         self.tally = Tally()
+        self.refusal = ""
 
     def make(self, node: _Node) -> None:
         """Check one node.
@@ -225,6 +239,9 @@ class _Comparison:
             AssertionError: its claim outruns its translation, or an output is wrong.
         """
         form = {**self.model, "constant": node.constant, "dynamic": node.dynamic, "attributes": node.attributes}
+        expected, failure = self._results(node)
+        if expected and self.counts_outputs:
+            form["outputs"] = len(expected)
         proto = node_model(self.name, node.inputs, **form)
         (decision,) = decide(read_model(proto, self.registry.definitions), self.registry, device=self.device).decisions
         verified = decisions_for(proto, self.registry, self.device).decisions[0]
@@ -238,19 +255,28 @@ class _Comparison:
             self.tally.declined += 1
             return
         given = feeds(node.inputs, node.constant)
-        try:
-            if callable(self.reference):
-                expected = results_of(self.reference, node.inputs, node.attributes)
-            else:
-                expected = reference_outputs(proto, given, self.reference)
-        except Exception:
-            if callable(self.reference):
-                raise
-            self.tally.refused += 1
-            return
+        if failure is not None:
+            raise failure
+        if expected is None:
+            try:
+                expected = reference_outputs(proto, given, cast(Reference, self.reference))
+            except Exception as error:
+                self.tally.refused += 1
+                self.refusal = f"; the reference: {text_of(error)}"
+                return
         outputs = run_model(proto, given, self.registry, self.device, rehearsed=True)
         assert_outputs(proto, outputs, expected, self.tolerance)
         self.tally.compared += 1
+
+    def _results(self, node: _Node) -> tuple[list[Array] | None, Exception | None]:
+        """What a reference that is a function gives for a node, or what it raises: that counts where the node is
+        claimed."""
+        if not callable(self.reference):
+            return None, None
+        try:
+            return results_of(self.reference, node.inputs, node.attributes), None
+        except Exception as error:
+            return None, error
 
 
 def _drawing(
@@ -259,8 +285,11 @@ def _drawing(
     dtypes: Collection[str] | Mapping[str, Collection[str]] | None,
     attributes: Mapping[str, Sequence[Any]],
     sizes: tuple[int, int],
-    values: tuple[int, int],
+    values: tuple[float, float],
 ) -> Drawing:
+    for attribute, choices in attributes.items():
+        if isinstance(choices, str | bytes) or not isinstance(choices, Sequence):
+            raise TypeError(f"attributes={{{attribute!r}: ...}} takes a list of values to draw from, not {choices!r}")
     forms = tuple(None if text is None else InputForm.of(text) for text in shapes)
     names = [f"x{index}" for index in range(len(shapes))]
     known: Mapping[str, Collection[str]] = {name: ("float32",) for name in names}
