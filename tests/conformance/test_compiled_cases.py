@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from node_cases import RANDOM, _plain, cases, operators_of
+from node_cases import RANDOM, cases, operators_of, plain
 from properties import registry
 
 from opgraft.engine import Program, compiled, read_model
@@ -39,7 +39,7 @@ def test_replayed_is_as_step_by_step(monkeypatch):
     replayed, different = 0, []
     for name, case in cases().items():
         program = program_of(case) if RANDOM.isdisjoint(operators_of(case.model.graph)) else None
-        inputs = _plain(list(case.data_sets[0][0]))
+        inputs = plain(list(case.data_sets[0][0]))
         if program is None or program.compiler is None or (expected := answers(program, inputs)) is None:
             continue
         for _ in range(4):

@@ -95,7 +95,7 @@ static OrtStatus *refusal_of_run(void) {
 static bool shut_down(int milliseconds) {
     PyThreadState *thread = PyEval_SaveThread();
     unsigned seen = atomic_load(&attempts);
-    int quiet = atomic_load(&threaded) ? 10 : 0;
+    int quiet = atomic_load(&threaded) ? 250 : 0;
     shuts_down = true;
     atomic_store(&alive, false);
     for (int left = quiet; milliseconds > 0 && (left > 0 || atomic_load(&running) > 0); --milliseconds) {
