@@ -22,8 +22,8 @@ import opgraft  # before MLX, which it gives a faster BLAS
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "decoders"))
 import mlx.core as mx
 import numpy as np
+from decoder_graphs import FORMS
 from generation import PROMPT, Growing, Shared
-from graphs import FORMS
 from recipes import BASE, BLOCK, EPSILON, Array, Matrix, Recipe, Weights
 
 PLACES = 512

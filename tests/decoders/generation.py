@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 import onnxruntime
-from graphs import model_of
+from decoder_graphs import model_of
 from recipes import Array, Recipe
 
 Feeds: TypeAlias = dict[str, Array]
