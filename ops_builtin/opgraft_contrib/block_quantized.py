@@ -53,7 +53,8 @@ class Packed:
 
     def times(self, rows: mx.array, device: str) -> mx.array:
         """rows (..., width) times the transposed matrix."""
-        if device == "cpu" and prod(rows.shape[:-1]) > FEW_ROWS:
+        # MLX's CUDA kernels take no float32 rows beside packed numbers.
+        if prod(rows.shape[:-1]) > FEW_ROWS if device == "cpu" else rows.dtype == mx.float32:
             return rows @ mx.swapaxes(self.unpacked(), -1, -2)
         return mx.quantized_matmul(rows, self.words, self.scales, self.biases, True, self.group, self.bits)
 
