@@ -92,7 +92,7 @@ def test_what_linear_models_decline():
     check_declined(
         CLASSIFIER,
         x,
-        because="a classifier's labels as integers",
+        because="the labels as integers",
         **strings,
         **{**PAIR, "output_types": ["string", "float32"]},
     )

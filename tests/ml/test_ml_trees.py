@@ -171,7 +171,7 @@ def test_what_is_declined():
     attributes = classifier(3)
     attributes["classlabels_strings"] = ["a", "b", "c"]
     del attributes["classlabels_int64s"]
-    check_declined(CLASSIFIER, examples(), because="(a classifier's labels as integers)", **types, **attributes)
+    check_declined(CLASSIFIER, examples(), because="(the labels as integers)", **types, **attributes)
     settings = {"output_types": ["float32"], "opset": 3}
     for change, because in (
         ({"base_values": [1.0]}, "1 base values for 2 targets"),
