@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from opgraft.errors import ModelError, OptionError
+from opgraft.files import write_whole
 from opgraft.text import printable
 
 FORMAT: Final = 1
@@ -97,25 +96,10 @@ def save_profile(profile: Profile, path: str | Path) -> None:
         "clusters": [_entry(trial) for trial in profile.trials.values()],
     }
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
-    target = Path(os.path.realpath(Path(path).expanduser()))
     try:
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", text=True)
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(part, 0o644 & ~_umask())
-            os.replace(part, target)
-        except BaseException:
-            os.unlink(part)
-            raise
+        write_whole(Path(path).expanduser(), text, mode=0o644)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _entry(trial: Trial) -> dict[str, Any]:

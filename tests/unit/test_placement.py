@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -443,13 +445,38 @@ def test_a_profile_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, mon
     def fail(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("opgraft.profiles.os.replace", fail)
+    monkeypatch.setattr("opgraft.files.os.replace", fail)
     with pytest.raises(ModelError, match="No space left on device"):
         save_profile(Profile("m", "cpu"), path)
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["profile.yaml"]
     with pytest.raises(ModelError, match="cannot be written"):
         save_profile(Profile("m", "cpu"), tmp_path / "no" / "such" / "folder.yaml")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_profile_for_a_pipe_goes_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    texts: list[str] = []
+    reader = threading.Thread(target=lambda: texts.append(path.read_text("utf-8")), daemon=True)
+    reader.start()
+    save_profile(Profile("m", "cpu"), path)
+    reader.join(timeout=30)
+    assert [yaml.safe_load(text)["format"] for text in texts] == [FORMAT]
+    assert path.is_fifo()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no such permissions there")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o644), (0o077, 0o600)])
+def test_the_permissions_of_a_profile(tmp_path: Path, mask: int, mode: int) -> None:
+    path = tmp_path / "profile.yaml"
+    before = os.umask(mask)
+    try:
+        save_profile(Profile("m", "cpu"), path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
 
 
 GOOD = {"key": "aa", "nodes": 1, "outputs": ["y"], "claimed": True}

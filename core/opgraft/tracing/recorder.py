@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from time import perf_counter_ns, time_ns
 from typing import Any, Final
 
+from opgraft.files import write_whole
 from opgraft.tracing.events import Event, Listener, complain
 
 MOST_EVENTS: Final = 100_000
@@ -103,9 +103,9 @@ class Recorder(Listener):
             if self._unwritten:
                 self._unwritten = False
                 try:
-                    _write(self.path, self.document())
+                    write_whole(self.path, self.document())
                 except (OSError, ValueError) as error:
-                    complain(f"the trace cannot be written to {self.path}: {error}")
+                    complain(f"the trace cannot be written to {self.path}: {getattr(error, 'strerror', None) or error}")
 
     def document(self) -> str:
         """The trace: a JSON object with `traceEvents`, times in microseconds."""
@@ -165,22 +165,3 @@ def _metadata(kind: str, process: int, thread: int, name: str) -> dict[str, Any]
 
 def _microseconds(nanoseconds: int) -> float:
     return nanoseconds / 1000
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all; what is no plain file, like a pipe, is written to.
-
-    Raises:
-        OSError, ValueError: it cannot be written, and is as it was.
-    """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-        target.write_text(text, "ascii")
-        return
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, "ascii")
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
