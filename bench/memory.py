@@ -1,11 +1,12 @@
-"""The most memory that a process needs for a model with 200 MB of weights: `memory.py ep` or `memory.py cpu`."""
+"""The most memory that a process needs for a model with 200 MB of weights.
+
+`memory.py write PATH` writes the model; `memory.py ep PATH` and `memory.py cpu PATH` run it.
+"""
 
 from __future__ import annotations
 
 import resource
 import sys
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -32,21 +33,17 @@ def model() -> onnx.ModelProto:
 
 
 def main() -> None:
-    side = sys.argv[1]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "heavy.onnx")
-        if side == "write":
-            path = Path(sys.argv[2])
-            onnx.save(model(), path)
-            return
-        path = Path(sys.argv[2])
-        options = opgraft.session_options() if side == "ep" else onnxruntime.SessionOptions()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        providers = None if side == "ep" else ["CPUExecutionProvider"]
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-        for _ in range(5):
-            session.run(None, {"x0": np.ones((4, WIDTH), np.float32)})
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    side, path = sys.argv[1:]
+    if side == "write":
+        onnx.save(model(), path)
+        return
+    options = opgraft.session_options() if side == "ep" else onnxruntime.SessionOptions()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    providers = None if side == "ep" else ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    for _ in range(5):
+        session.run(None, {"x0": np.ones((4, WIDTH), np.float32)})
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tell([{"model": "200 MB of weights", side: peak * 1024, "before": before * 1024}])
 
 

@@ -20,12 +20,11 @@ from opgraft.failures import about_sizes, explained
 from opgraft.graph import Array
 from opgraft.host import EP_NAME, library_path
 from opgraft.host.options import ProviderOptions
+from opgraft.nested import SEVERITY_FATAL
 from opgraft.reporting.declines import short_name
 from opgraft.samples import Sample
 from opgraft.sessions import Model, model_name, open_cpu_session, open_session, options_with_provider, source_of
 from opgraft.tracing import Event, Listener, listening
-
-_SEVERITY_FATAL = 4
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def _operators(
     options = options_with_provider(provider_options) if on_ep else onnxruntime.SessionOptions()
     if not on_ep:
         options.register_custom_ops_library(library_path())
-    options.log_severity_level = _SEVERITY_FATAL
+    options.log_severity_level = SEVERITY_FATAL
     options.enable_profiling = True
     steps = _NodeTimes()
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ from opgraft.console import console, forget_standard_output
 from opgraft.errors import ModelError, OpgraftError, OptionError
 from opgraft.host import library_path
 from opgraft.host.requirements import require_mlx, require_onnxruntime
-from opgraft.text import printable
+from opgraft.text import perhaps_meant, printable
 
 if TYPE_CHECKING:
     from opgraft.registry import Registry
@@ -283,7 +283,6 @@ def packs(registry: str | None) -> None:
 def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
     """List the operators that have handlers; with OPERATOR, all about its handlers, in the order they are asked."""
     from opgraft.registry import load_registry
-    from opgraft.registry.names import did_you_mean
     from opgraft.registry.packs import full_operator
     from opgraft.reporting.packs import summaries_of_handlers
     from opgraft.reporting.terminal import render_handlers, render_operators
@@ -291,7 +290,7 @@ def ops(operator: str | None, pack: str | None, registry: str | None) -> None:
     chosen = load_registry(registry)
     names = [each.name for each in chosen.packs]
     if pack is not None and pack not in names:
-        hint = printable(did_you_mean(pack, names))
+        hint = printable(perhaps_meant(pack, names))
         raise click.UsageError(f"no pack {pack!r}{hint}; the packs are {', '.join(map(printable, names))}")
     if operator is None:
         handlers = [each for name in chosen.operators for each in summaries_of_handlers(chosen, name, pack)]
@@ -312,7 +311,6 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
         ModelError: the registry file keeps it out, or it cannot be loaded.
     """
     from opgraft.registry import PACKS_VARIABLE, installed_packs, load_registry
-    from opgraft.registry.names import did_you_mean
     from opgraft.reporting.packs import is_off
     from opgraft.run_command import GUARD, HOW_TO_GET_THE_GUARD
 
@@ -324,7 +322,7 @@ def _turn_on(names: tuple[str, ...], registry: str | None) -> None:
     found = {pack.name: pack for pack in installed_packs()}
     for name in names:
         if name not in found:
-            hint = printable(did_you_mean(name, found))
+            hint = printable(perhaps_meant(name, found))
             off = ", ".join(printable(pack.name) for pack in found.values() if is_off(pack))
             known = f"those to turn on are {off}" if off else "every installed pack is on already"
             cure = f"; {HOW_TO_GET_THE_GUARD}" if name == GUARD else ""

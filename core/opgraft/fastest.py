@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -26,33 +26,32 @@ from opgraft.race import race
 from opgraft.registry import Claimer, Reason
 from opgraft.samples import drawn_inputs
 
+T = TypeVar("T")
+
 WINS: Final = 0.9
 """A cluster is claimed where it takes at most this part of the CPU EP's time. A tie goes to the CPU EP."""
 
 _given: ContextVar[Mapping[str, Any] | None] = ContextVar("inputs of trials", default=None)
-
-
-@contextmanager
-def tried_on(inputs: Mapping[str, Any]) -> Iterator[None]:
-    """The sessions that this thread makes while the context lasts try their clusters on these inputs of the model."""
-    token = _given.set(inputs)
-    try:
-        yield
-    finally:
-        _given.reset(token)
-
-
 _settled: ContextVar[Mapping[str, Trial] | None] = ContextVar("trials that settle what is claimed", default=None)
 
 
 @contextmanager
-def settled_by(trials: Mapping[str, Trial]) -> Iterator[None]:
-    """The sessions that this thread makes while the context lasts try nothing: they claim what these trials say."""
-    token = _settled.set(trials)
+def _while_it_lasts(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _settled.reset(token)
+        variable.reset(token)
+
+
+def tried_on(inputs: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """The sessions that this thread makes while the context lasts try their clusters on these inputs of the model."""
+    return _while_it_lasts(_given, inputs)
+
+
+def settled_by(trials: Mapping[str, Trial]) -> AbstractContextManager[None]:
+    """The sessions that this thread makes while the context lasts try nothing: they claim what these trials say."""
+    return _while_it_lasts(_settled, trials)
 
 
 def is_settled() -> bool:

@@ -7,7 +7,15 @@ from typing import Any
 
 from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, library_path
 
-_SEVERITY_FATAL = 4
+SEVERITY_FATAL = 4
+"""The log level at which ONNX Runtime says nothing of what a session finds."""
+
+
+def offered_devices() -> dict[str, Any]:
+    """The devices of this execution provider that ONNX Runtime knows: "cpu", and "gpu" where there is one."""
+    import onnxruntime
+
+    return {each.ep_metadata["mlx_device"]: each for each in onnxruntime.get_ep_devices() if each.ep_name == EP_NAME}
 
 
 def cpu_session(source: str | bytes) -> Any:
@@ -20,7 +28,7 @@ def cpu_session(source: str | bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _SEVERITY_FATAL
+    options.log_severity_level = SEVERITY_FATAL
     options.register_custom_ops_library(library_path())
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
@@ -34,8 +42,8 @@ def own_session(source: bytes, provider_options: Mapping[str, str]) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _SEVERITY_FATAL
-    offered = {each.ep_metadata["mlx_device"]: each for each in onnxruntime.get_ep_devices() if each.ep_name == EP_NAME}
+    options.log_severity_level = SEVERITY_FATAL
+    offered = offered_devices()
     device = offered.get(provider_options["device"]) or offered["cpu"]
     options.add_provider_for_devices([device], dict(provider_options))
     options.add_session_config_entry(CUSTOM_OPS_ENTRY, "1")

@@ -45,6 +45,11 @@ class Step:
     outputs: tuple[int, ...]
     bodies: Mapping[str, BodyPlan]
 
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """The slots that its bodies capture."""
+        return tuple(slot for body in self.bodies.values() for slot in body.captured)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

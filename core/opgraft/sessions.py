@@ -15,10 +15,10 @@ from opgraft.errors import ModelError
 from opgraft.graph import Graph, Value
 from opgraft.graph.element_types import has_numpy_type
 from opgraft.graph.onnx_source import load_model
-from opgraft.host import CUSTOM_OPS_ENTRY, EP_NAME, observed, register
+from opgraft.host import CUSTOM_OPS_ENTRY, observed, register
 from opgraft.host.devices import chosen_device, default_device
 from opgraft.host.options import Options, ProviderOptions, option_texts, parse_options
-from opgraft.nested import cpu_session
+from opgraft.nested import SEVERITY_FATAL, cpu_session, offered_devices
 from opgraft.ort_values import DTYPE_OF_TEXT
 from opgraft.profiles import load_profile, require_device
 from opgraft.registry import Registry, installed_packs, load_registry
@@ -34,7 +34,6 @@ T = TypeVar("T")
 Model = str | Path | bytes | onnx.ModelProto
 
 _SEVERITY_WARNING = 2
-_SEVERITY_FATAL = 4
 _ASSIGNMENT_RECORD = "session.record_ep_graph_assignment_info"
 
 
@@ -67,7 +66,7 @@ def options_with_provider(provider_options: ProviderOptions | None = None) -> An
     load_registry(asked.registry)
     profile = None if asked.profile is None else load_profile(asked.profile)
     options = onnxruntime.SessionOptions()
-    offered = {each.ep_metadata["mlx_device"]: each for each in onnxruntime.get_ep_devices() if each.ep_name == EP_NAME}
+    offered = offered_devices()
     device = offered.get(asked.device) or offered.get("gpu") or offered["cpu"]
     chosen = chosen_device(asked.device, gpu_chosen=device is offered.get("gpu"), gpu_offered="gpu" in offered)
     if profile is not None and asked.profile is not None:
@@ -186,7 +185,7 @@ def _observed_options(provider_options: ProviderOptions | None) -> Any:
     options = options_with_provider(provider_options)
     options.add_session_config_entry(_ASSIGNMENT_RECORD, "1")
     asked = parse_options(provider_options or {})
-    options.log_severity_level = _SEVERITY_WARNING if asked.log_declined else _SEVERITY_FATAL
+    options.log_severity_level = _SEVERITY_WARNING if asked.log_declined else SEVERITY_FATAL
     return options
 
 

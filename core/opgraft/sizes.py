@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from opgraft.errors import OptionError
-from opgraft.registry.names import did_you_mean
+from opgraft.text import perhaps_meant
 
 ALL_OTHERS = "*"
 """Stands for every dimension that is not named."""
@@ -29,5 +29,5 @@ def require_known(given: Mapping[str, int], free: Collection[str], fixed: Mappin
         if name in fixed:
             raise OptionError(f"dimension {name!r} is {fixed[name]} in the model, and cannot be {size}")
         known = ", ".join(free) or "none"
-        hint = did_you_mean(name, [each for each in free if ":" not in each])
+        hint = perhaps_meant(name, [each for each in free if ":" not in each])
         raise OptionError(f"no dimension is named {name!r}{hint}; {which} are {known}")

@@ -1,6 +1,9 @@
-"""Text for people: what came from a model or a pack, made fit for a terminal, and numbers of bytes."""
+"""Text for people: what came from a model or a pack, made fit for a terminal; numbers of bytes; what may be meant."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
@@ -16,3 +19,15 @@ def size_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" or abs(size) >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} EB"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """As in "did you mean 'builtin'?", for the name that is nearest; empty where none is near."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def perhaps_meant(name: str, known: Iterable[str]) -> str:
+    """What `did_you_mean` asks, in brackets, to follow the name that nobody knows."""
+    question = did_you_mean(name, known)
+    return f" ({question})" if question else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -96,12 +95,6 @@ def zero_points_of(given: mx.array | None, scales: mx.array, bits: int) -> mx.ar
     return numbers(rows, bits)[..., :blocks].astype(scales.dtype)
 
 
-def once(ctx: Context, indices: tuple[int, ...], make: Callable[[], Packed | mx.array]) -> Packed | mx.array:
-    """`make()`, kept where the inputs `indices` that are there are constants."""
-    given = [index for index in indices if index < len(ctx.inputs) and ctx.inputs[index] is not None]
-    return ctx.cached(once, make) if all(map(ctx.is_constant, given)) else make()
-
-
 @op(
     "com.microsoft::MatMulNBits",
     dtypes={
@@ -188,7 +181,7 @@ def product(
             scale, zero = (mx.take(each, block, axis=1) for each in (scale, zero))
         return (numbers(blobs, bits)[:, :K].astype(rows.dtype) - zero) * scale
 
-    matrix = once(ctx, (1, 2, 3, 4), weights)
+    matrix = ctx.cached_of("weights", (1, 2, 3, 4), weights)
     if isinstance(matrix, mx.array):
         return rows @ matrix.T
     missing = matrix.width - K

@@ -91,14 +91,20 @@ class Layer:
         return result if self.bias is None else result + mx.take(self.bias, experts, axis=0)[:, :, None]
 
 
-def routed(router: mx.array, weights: mx.array | None, k: int, normalized: bool) -> tuple[mx.array, mx.array]:
-    """The k experts of each token with the highest scores, and how much each counts: both (T, k).
+def routed(
+    input: mx.array, router: mx.array, weights: mx.array | None, k: int, *, normalized: bool, sparsely: bool
+) -> tuple[mx.array, mx.array]:
+    """The k experts of each token of `input` (..., K) with the highest scores, and how much each counts: both (T, k).
 
     Args:
         router: the scores (T, E), whose softmax weighs the experts.
         weights: (T, E), which weigh the experts in its place; or None.
         normalized: the weights of a token's experts add up to 1.
+        sparsely: the scores alone choose and weigh two experts, see `routed_sparsely`.
     """
+    check_shape("the router's scores", router, [input.size // max(input.shape[-1], 1), None])
+    if sparsely:
+        return routed_sparsely(router)
     router = widened(router)
     experts = mx.argsort(router, axis=1)[:, router.shape[1] - k :]
     shares = mx.take_along_axis(softmax(router) if weights is None else widened(weights), experts, axis=1)
@@ -184,16 +190,9 @@ def mixture_of_experts(
         swiglu_limit,
         swiglu_limit_after_activation,
     )
-    check_tokens(input, router_probs)
-    if use_sparse_mixer:
-        experts, shares = routed_sparsely(router_probs)
-    else:
-        experts, shares = routed(router_probs, None, k, bool(normalize_routing_weights))
-    return mixture(ctx, input, experts, shares, layers, activation)
-
-
-def check_tokens(input: mx.array, router: mx.array) -> None:
-    check_shape("the router's scores", router, [input.size // max(input.shape[-1], 1), None])
+    normalized = bool(normalize_routing_weights)
+    routes = routed(input, router_probs, None, k, normalized=normalized, sparsely=bool(use_sparse_mixer))
+    return mixture(ctx, input, *routes, layers, activation)
 
 
 def claim_experts(node: Node, third: int) -> None:
@@ -288,13 +287,11 @@ def quantized_mixture_of_experts(
     def layer(place, weights, scales, bias, zero_place, zero_points, bits):
         if weights is None:
             return None
-        parts = [index for index in (place, place + 1, zero_place) if index < len(ctx.inputs)]
-        fixed = all(ctx.is_constant(index) for index in parts if ctx.inputs[index] is not None)
 
         def make():
             return expert_weights(weights, scales.astype(dtype), zero_points, block_size, bits or expert_weight_bits)
 
-        matrix = ctx.cached(("weights", place), make) if fixed else make()
+        matrix = ctx.cached_of(("weights", place), (place, place + 1, zero_place), make)
         return Layer(matrix, None if bias is None else bias.astype(dtype))
 
     layers = (
@@ -310,13 +307,9 @@ def quantized_mixture_of_experts(
         swiglu_limit,
         swiglu_limit_after_activation,
     )
-    check_tokens(input, router_probs)
-    if use_sparse_mixer:
-        experts, shares = routed_sparsely(router_probs)
-    else:
-        normalized = router_weights is None or bool(normalize_routing_weights)
-        experts, shares = routed(router_probs, router_weights, k, normalized)
-    return mixture(ctx, input, experts, shares, layers, activation)
+    normalized = router_weights is None or bool(normalize_routing_weights)
+    routes = routed(input, router_probs, router_weights, k, normalized=normalized, sparsely=bool(use_sparse_mixer))
+    return mixture(ctx, input, *routes, layers, activation)
 
 
 quantized_mixture_of_experts.condition(for_both)

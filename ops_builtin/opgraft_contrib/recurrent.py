@@ -89,8 +89,7 @@ def weights(
         )
         return (quantized - shift) * step
 
-    constant = all(map(ctx.is_constant, (index, scale_index, zero_index)))
-    return ctx.cached(("values", index), values) if constant else values()
+    return ctx.cached_of(("values", index), (index, scale_index, zero_index), values)
 
 
 def by_direction(parameter: mx.array) -> mx.array:

@@ -58,9 +58,7 @@ def sparse_attention(
         query, key = (turned(ctx, each, steps.places, *caches) for each in (query, key))
     room = past_key.shape[2]
     present = steps.appended(ctx, past_key, key, room), steps.appended(ctx, past_value, value, room)
-    constant = ctx.is_constant(5) and ctx.is_constant(6)
-    indices = block_row_indices, block_col_indices
-    blocks = ctx.cached("blocks", lambda: block_mask(*indices)) if constant else block_mask(*indices)
+    blocks = ctx.cached_of("blocks", (5, 6), lambda: block_mask(block_row_indices, block_col_indices))
     mask = steps.mask(room, 1, -1, past_key) & sparse_mask(blocks, steps.places, room, sparse_block_size, num_heads)
     return joined(attend(ctx, query, *present, mask, scale_of(scale, size)), query.dtype), *present
 

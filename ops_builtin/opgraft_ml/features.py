@@ -12,10 +12,8 @@ import numpy as np
 from opgraft.ops import Context, Node, op, to_device
 from opgraft.ops.arrays import HELD_TYPE
 from opgraft_ml._lookup import found, sorted_keys
+from opgraft_ml._types import FLOATING, NUMBERS
 from opgraft_ops._shared import indices_within
-
-FLOATING = frozenset({"float32", "float64"})
-NUMBERS = FLOATING | {"int64", "int32"}
 
 
 def wide(X: mx.array) -> mx.array:

@@ -16,8 +16,7 @@ from opgraft_ml._scores import (
     of_two_classes,
     rows,
 )
-
-NUMBERS = frozenset({"float32", "float64", "int64", "int32"})
+from opgraft_ml._types import NUMBERS
 
 
 def products(

@@ -10,10 +10,9 @@ import numpy as np
 
 from opgraft.ops import Context, Node, op
 from opgraft_ml._scores import TRANSFORMS, best, claim_transform, labelled, of_two_classes, rows
+from opgraft_ml._types import NUMBERS
 from opgraft_ops._folding import exponential
 from opgraft_ops._functions import sigmoid, tanh
-
-NUMBERS = frozenset({"float32", "float64", "int64", "int32"})
 
 HELD_AT_ONCE = 1 << 24
 """How many differences of features are held before they are added up."""

@@ -19,8 +19,7 @@ from opgraft_ml._scores import (
     of_two_classes,
     rows,
 )
-
-NUMBERS = frozenset({"float32", "float64", "int64", "int32"})
+from opgraft_ml._types import NUMBERS
 
 OLD_MODES = {"LEAF": LEAF, **{mode: place for place, mode in enumerate(MODES[:MEMBER])}}
 """The modes that the old operators have, by their names."""

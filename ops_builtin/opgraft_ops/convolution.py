@@ -149,16 +149,13 @@ def conv_integer(
     if x_zero_point is not None:
         image = image - x_zero_point.astype(mx.float32)
 
-    def centered(weight: mx.array) -> mx.array:
-        weight = weight.astype(mx.float32)
+    def centered() -> mx.array:
+        weight = w.astype(mx.float32)
         if w_zero_point is None:
             return weight
         return weight - w_zero_point.astype(mx.float32).reshape(-1, *[1] * (w.ndim - 1))
 
-    if w_zero_point is None or ctx.is_constant(3):
-        weights = ctx.prepared(1, lambda weight: _taps(centered(weight), group))
-    else:
-        weights = _taps(centered(w), group)
+    weights = ctx.cached_of("weights", (1, 3), lambda: _taps(centered(), group))
     return channels_first(_correlated(image, weights, group, place, None, exact=True))
 
 

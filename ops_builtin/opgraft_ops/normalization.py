@@ -182,8 +182,7 @@ def normalized_by(ctx, X, scale, B, mean, var, epsilon, statistics):
         offset = widened(B) - widened(mean) * factor
         return factor, offset
 
-    constant = all(ctx.is_constant(index) for index in range(1, 5))
-    factor, offset = ctx.cached("affine", affine) if constant else affine()
+    factor, offset = ctx.cached_of("affine", range(1, 5), affine)
     if ctx.channels_last and factor.ndim == 1:
         return channels_first((channels_last(X) * factor + offset).astype(X.dtype))
     shape = (1, *scale.shape, *[1] * (X.ndim - 1 - scale.ndim)) if statistics else [1]

@@ -94,8 +94,7 @@ def dequantize_linear(ctx, x, x_scale, x_zero_point=None, *, axis=1, block_size=
         result = total.astype(mx.float32) * over(x, scale, axis, block_size).astype(mx.float32)
         return result.astype(MLX_TYPE[NAME_OF_ONNX[output_dtype]] if output_dtype else scale.dtype)
 
-    constant = all(ctx.is_constant(index) for index, given in enumerate(ctx.inputs) if given is not None)
-    return ctx.cached("values", values) if constant else values()
+    return ctx.cached_of("values", range(3), values)
 
 
 @dequantize_linear.condition
@@ -227,15 +226,13 @@ def window_sums(
 ) -> mx.array:
     """What QLinearConv sums up over each window of an image (N, D1...Dn, C), in int32: (N, O1...On, M)."""
     taps = [image[(slice(None), *places.strided(tap))] for tap in places.taps]
-    both_constant = ctx.is_constant(3) and ctx.is_constant(5)
-    weights = (lambda make: ctx.cached("weights", make)) if both_constant else (lambda make: make())
     if w.shape[1] == 1:
-        kernels = weights(lambda: depthwise_weights(w, zero_point))
+        kernels = ctx.cached_of("weights", (3, 5), lambda: depthwise_weights(w, zero_point))
         wanted = w.shape[0] // group
         return sum(
             mx.repeat(tap.astype(mx.int32), wanted, axis=-1) * kernel for tap, kernel in zip(taps, kernels, strict=True)
         )
-    matrix = weights(lambda: matrix_weights(w, zero_point, group))
+    matrix = ctx.cached_of("weights", (3, 5), lambda: matrix_weights(w, zero_point, group))
     shape = taps[0].shape[:-1]
     columns = [mx.reshape(tap, (prod(shape), group, w.shape[1])) for tap in taps]
     products = exact_product(mx.swapaxes(mx.concatenate(columns, axis=-1), 0, 1), matrix)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,7 +134,13 @@ class Case:
 
 
 OPERATORS: dict[str, st.SearchStrategy[Case]] = {}
-"""A strategy of cases for each operator."""
+"""A strategy of cases for each operator, once `load_families` was called."""
+
+
+def load_families() -> None:
+    """Import every `properties_*.py`, which puts its rows into `OPERATORS`."""
+    for family in Path(__file__).parent.glob("properties_*.py"):
+        import_module(family.stem)
 
 
 class Refusal(Exception):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
-from properties import OPERATORS, Case, judge, registry
+from properties import OPERATORS, Case, judge, load_families, registry
 
 from opgraft.engine import Program
 from opgraft.ops import Layout
 
-for _family in Path(__file__).parent.glob("properties_*.py"):
-    import_module(_family.stem)
+load_families()
 
 LAYOUTS = {
     plugin.op_type: plugin.layout

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import onnxruntime
 import pytest
 from hypothesis import given, settings
-from properties import OPERATORS, Case, Tally, judge, registry
+from properties import OPERATORS, Case, Tally, judge, load_families, registry
 
-for _family in Path(__file__).parent.glob("properties_*.py"):
-    import_module(_family.stem)
+load_families()
 
 LAST_CASE = os.environ.get("OPGRAFT_LAST_CASE")
 """Where to write each case before it is tried, so that one that ends the process is known."""

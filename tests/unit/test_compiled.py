@@ -19,7 +19,7 @@ from opgraft.engine import Program, read_model
 from opgraft.engine import compiled as engine_compiled
 from opgraft.engine.fusing import Fusing
 from opgraft.errors import TranslationError
-from opgraft.ops import Host, op
+from opgraft.ops import Handler, Host, op
 from opgraft.plan import build_plan
 from opgraft.registry import Pack, Registry, load_registry, parse_policy
 
@@ -32,6 +32,13 @@ MLP = f"""g (float[N, 4] x) => (float[N, 3] z) <float[4, 8] a = {{{A}}}, float[8
 @pytest.fixture(autouse=True)
 def every_segment_is_worth_it(monkeypatch):
     monkeypatch.setattr(engine_compiled, "LEAST_BUILDING", 0.0)
+
+
+def with_handler(handler: Handler) -> Registry:
+    """The built-in pack behind one that has nothing but this handler."""
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    policy = parse_policy("packs: [own, builtin]", "registry.yaml")
+    return Registry([Pack("own", plugins=(handler,)), builtin], policy)
 
 
 def program_of(text: str, registry: Registry | None = None) -> Program:
@@ -139,10 +146,7 @@ def test_a_value_on_the_host_that_does_not_count_is_no_part_of_the_form():
 
     first_rows.decides("most")(lambda node, most, shapes: shapes[0] is None or most.item() < shapes[0][0])
     first_rows.schema(lambda X, most: X)
-    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
-    registry = Registry(
-        [Pack("own", plugins=(first_rows,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
-    )
+    registry = with_handler(first_rows)
     text = "g (float[N, 4] x, int64 n) => (float[M, 4] y) { a = acme.FirstRows (x, n) y = Neg (a) }"
     program = both(text, *[(rows(5), np.array(n)) for n in range(5, 17)], registry=registry)
     assert (program.compiler.counts.traced, program.compiler.counts.replayed) == (1, 8)
@@ -209,10 +213,7 @@ def test_a_translator_that_reads_by_itself_becomes_a_break():
         return X * X.sum().item()
 
     peeking.schema()
-    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
-    registry = Registry(
-        [Pack("own", plugins=(peeking,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
-    )
+    registry = with_handler(peeking)
     text = "g (float[3] x) => (float[3] y) { a = Relu (x) b = acme.Sum (a) y = Neg (b) }"
     program = both(text, *[(np.array([1, 2, k], np.float32),) for k in range(8)], registry=registry)
     assert program.compiler.counts.replayed
@@ -320,8 +321,7 @@ def test_an_interrupted_trace_is_made_again():
         return X * 2
 
     slow.schema()
-    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
-    registry = Registry([Pack("own", plugins=(slow,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml"))
+    registry = with_handler(slow)
     program = program_of("g (float[3] x) => (float[3] y) { a = acme.Slow (x) y = Neg (a) }", registry)
     x, interrupted = np.array([1, 2, 3], np.float32), 0
     for _ in range(10):
@@ -370,8 +370,6 @@ def test_a_translator_may_run_a_session_while_it_is_traced():
         return X + mx.array(np.array(y))
 
     outer.schema()
-    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
-    policy = parse_policy("packs: [own, builtin]", "registry.yaml")
-    registry = Registry([Pack("own", plugins=(outer,)), builtin], policy)
+    registry = with_handler(outer)
     text = "g (float[3] x) => (float[3] y) { a = Relu (x) b = acme.Outer (a) y = Neg (b) }"
     both(text, *[(np.array([1, 2, k], np.float32),) for k in range(6)], registry=registry)

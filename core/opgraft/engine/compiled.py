@@ -200,8 +200,7 @@ class Compiler:
 
     def _read_by(self, number: int, step: Step, frame: Frame) -> Any:
         """All that counts of what a step reads: its inputs' facts, and those of what its bodies capture."""
-        captured = [slot for body in step.bodies.values() for slot in body.captured]
-        slots = [slot for slot in (*step.inputs, *captured) if self.program.is_variable(slot)]
+        slots = [slot for slot in (*step.inputs, *step.captured) if self.program.is_variable(slot)]
         deciding = self._deciding(step, number)
         return [self._fact(frame, slot, deciding.get(slot, ()), slot in self.program.wanted) for slot in slots]
 
@@ -229,8 +228,7 @@ class Compiler:
         filled: set[int] = set()
         deciding: dict[int, list[tuple[tuple[Deciding, Step], ...]]] = {}
         for number, step in enumerate(program.plan.steps[first:end], first):
-            captured = [slot for body in step.bodies.values() for slot in body.captured]
-            slots = [slot for slot in (*step.inputs, *captured) if slot not in filled]
+            slots = [slot for slot in (*step.inputs, *step.captured) if slot not in filled]
             read.update((slot, None) for slot in slots)
             for slot in set(slots):
                 deciding.setdefault(slot, []).append(self._deciding(step, number).get(slot, ()))
@@ -255,7 +253,7 @@ class Compiler:
         """The slots of which a step's handler can tell whether the value counts, each with what tells it."""
         found = {index: self.program.deciding(number, index) for index in range(len(step.inputs))}
         others = {slot for index, slot in enumerate(step.inputs) if found[index] is None}
-        others.update(slot for body in step.bodies.values() for slot in body.captured)
+        others.update(step.captured)
         return {
             step.inputs[index]: ((decides, step),)
             for index, decides in found.items()
@@ -270,14 +268,12 @@ class Compiler:
         host, wanted = frame.host, self.program.wanted
         facts: list[Any] = [segment]
         for slot in segment.reads:
-            value, followed = host[slot], slot in segment.followed
-            if value is not None and not followed:
-                if isinstance(value, Tensors):
-                    return None
-                if slot not in wanted or value.size > LARGEST_KNOWN:
-                    frame.leave_host(slot)
-            elif isinstance(value, Tensors):
+            value = host[slot]
+            if isinstance(value, Tensors):
                 return None
+            unknown = value is not None and slot not in segment.followed
+            if unknown and (slot not in wanted or value.size > LARGEST_KNOWN):
+                frame.leave_host(slot)
             facts.append(self._fact(frame, slot, segment.decides.get(slot, ()), True))
         key = tuple(facts)
         found = self._forms.get(key)

@@ -227,8 +227,7 @@ def _refusal(handler: Handler, node: Node) -> str | None:
 
 def _by_function(node: Node, handler: Handler, inference: Callable[..., Any]) -> list[Output]:
     missing = [None] * (len(handler.signature.inputs) - len(node.inputs))
-    attributes = {**handler.signature.attributes, **handler.signature.keywords(node)}
-    results = inference(*node.inputs, *missing, **keywords_taken(inference, attributes))
+    results = inference(*node.inputs, *missing, **keywords_taken(inference, handler.signature.values(node)))
     return [_checked(result) for result in (results if isinstance(results, tuple | list) else (results,))]
 
 

@@ -145,7 +145,7 @@ class Program:
                 bodies={name: (program, step.bodies[name].captured) for name, program in inner.items()},
                 dead=dead[number],
                 host_form=candidate.host_form,
-                channels_last=step.inputs[:1] != () and step.inputs[0] in lying,
+                channels_last=not lying.isdisjoint(step.inputs[:1]),
                 turned=turns,
                 wanted_on_host=any(slot in wanted for slot in step.outputs),
             )
@@ -195,8 +195,7 @@ class Program:
         outputs = [self._result(frame, slot) for slot in self.plan.outputs]
         arrays = [value for value in outputs if isinstance(value, mx.array)]
         evaluate(run.recording, arrays + [check.holds for check in run.checks])
-        if run.checks:
-            run.settle()
+        run.settle()
         return outputs
 
     def _again(self, inputs: Sequence[Any], error: BaseException, replayed: bool) -> list[Any]:
@@ -371,8 +370,8 @@ class Program:
         """For each slot the last step that touches it; one past the last step for an output of the plan."""
         last: dict[int, int] = {}
         for number, step in enumerate(self.plan.steps):
-            captured = (slot for body in step.bodies.values() for slot in body.captured)
-            last.update((slot, number) for slot in (*step.inputs, *step.outputs, *captured) if slot != ABSENT)
+            touched = (*step.inputs, *step.outputs, *step.captured)
+            last.update((slot, number) for slot in touched if slot != ABSENT)
         return last | dict.fromkeys(self.plan.outputs, len(self.plan.steps))
 
     def _dead(self) -> list[tuple[int, ...]]:
@@ -401,7 +400,7 @@ class Program:
         frame = Frame([None] * size, [None] * size, Run())
         read_on_device = {
             slot for bound in self._bound for read, slot in bound.readers if read is not Frame.on_host
-        } | {slot for bound in self._bound for _, captured in bound.bodies.values() for slot in captured}
+        }.union(*(step.captured for step in self.plan.steps))
         for slot, initializer in enumerate(self.plan.constants, self.plan.first_constant):
             value = initializer.value
             is_bfloat16 = value.dtype == "bfloat16"

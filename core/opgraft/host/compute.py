@@ -46,7 +46,8 @@ class Computation:
         self.program = program
         self.trace = trace
         self._inputs = ffi.new("size_t[]", list(inputs))
-        self._outputs = tuple(zip(outputs, program.plan.output_values, strict=True))
+        self._outputs = tuple(outputs)
+        self._declared = program.plan.output_values
 
     def run(self, context: Any) -> None:
         """One run: inputs are views of ONNX Runtime's tensors, outputs are written into its own."""
@@ -66,7 +67,7 @@ class Computation:
             _count_memory(recording)
             results = self.program.run(inputs, recording)
             _count_memory(recording)
-            told["outputs"] = _told(plan.output_values, results)
+            told["outputs"] = _told(self._declared, results)
             told["bytes_out"] = sum(each.nbytes for each in results)
             with recording.span("write outputs", "output"):
                 self._write(context, results)
@@ -78,8 +79,8 @@ class Computation:
         return [array_of_view(view) for view in views]
 
     def _write(self, context: Any, results: Sequence[mx.array | Array]) -> None:
-        check_types(results, self.program.plan.output_values)
-        for result, (index, declared) in zip(results, self._outputs, strict=True):
+        check_types(results, self._declared)
+        for result, index, declared in zip(results, self._outputs, self._declared, strict=True):
             _write(context, index, result, declared)
 
 

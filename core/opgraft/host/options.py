@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from opgraft.errors import OptionError
 from opgraft.switches import switch_word
+from opgraft.text import perhaps_meant
 
 OptionValue = str | bool | os.PathLike[str]
 """What Python code may give for an option: its text, True and False for a switch, a path for a file."""
@@ -120,7 +120,8 @@ def parse_options(entries: ProviderOptions) -> Options:
     chosen: dict[str, Any] = {}
     for name, value in entries.items():
         if name not in rows:
-            raise OptionError(f"unknown option {name!r}{_suggestion(name, rows)}; the options are {', '.join(rows)}")
+            hint = perhaps_meant(name.lower(), rows)
+            raise OptionError(f"unknown option {name!r}{hint}; the options are {', '.join(rows)}")
         values = fields[name].metadata["values"]
         text = _text_of(value)
         if values is not None and text not in values and isinstance(values.get("on"), bool):
@@ -128,9 +129,8 @@ def parse_options(entries: ProviderOptions) -> Options:
         if values is None and (isinstance(value, bool) or not isinstance(value, str | os.PathLike)):
             raise OptionError(f"option {name!r} takes a text, not {value!r}")
         if values is not None and text not in values:
-            raise OptionError(
-                f"option {name!r} has no value {value!r}{_suggestion(text, values)}; its values are {', '.join(values)}"
-            )
+            hint = perhaps_meant(text.lower(), values)
+            raise OptionError(f"option {name!r} has no value {value!r}{hint}; its values are {', '.join(values)}")
         chosen[name] = (text or None) if values is None else values[text]
     return Options(**chosen)
 
@@ -140,8 +140,3 @@ def _text_of(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
-
-
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

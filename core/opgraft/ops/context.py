@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import mlx.core as mx
@@ -122,6 +122,11 @@ class Context:
     def is_constant(self, index: int) -> bool:
         """True where the model fixes the elements of input `index`, the same at every run."""
         return index < len(self._constant) and self._constant[index]
+
+    def cached_of(self, key: Hashable, indices: Iterable[int], make: Callable[[], T]) -> T:
+        """`make()` of the inputs `indices`, kept as by `cached` where those of them that are there are constants."""
+        given = (index for index in indices if index < len(self.inputs) and self.inputs[index] is not None)
+        return self.cached(key, make) if all(map(self.is_constant, given)) else make()
 
     def prepared(self, index: int, make: Callable[[Any], T]) -> T:
         """`make(input)`, done once where the input is a constant: for weights in another layout.

@@ -127,6 +127,10 @@ class Signature:
             name: value for name, value in given if name in self.attributes or self.extra_attributes
         }
 
+    def values(self, node: Node) -> dict[str, Any]:
+        """As `keywords`, with the defaults of the attributes that the node lacks."""
+        return {**self.attributes, **self.keywords(node)}
+
     def type_declines(self, node: Node) -> Iterator[str]:
         """Each way in which the types of a node's inputs and outputs are not those that this signature takes."""
         for index, value in enumerate(node.inputs):
@@ -379,8 +383,8 @@ class Handler:
         """Attributes of a node, those among `asked`, with the translator's defaults."""
         if not asked:
             return {}
-        values = {**self.signature.attributes, **self.signature.keywords(node)}
-        return {name: value for name, value in values.items() if name in asked and value is not _REQUIRED}
+        values = self.signature.values(node).items()
+        return {name: value for name, value in values if name in asked and value is not _REQUIRED}
 
     def declines(self, node: Node) -> Iterator[str]:
         """Each way in which `node` asks for what the signature and the schema do not have."""

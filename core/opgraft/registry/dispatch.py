@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+import pluggy
+
 from opgraft.errors import ContractError, place_of, text_with_place
 from opgraft.graph import Node
 from opgraft.ops.handler import Deciding, Handler, HostForm, Place
@@ -53,8 +55,10 @@ class Candidate:
         if isinstance(handler, Handler) and not wrappers:
             return cls(pack, handler, handler.claim, handler.decline_reasons, handler.translate)
         packages = tuple((package_of(plugin), name) for name, plugin in ((pack, handler), *wrappers))
+        plugins = [plugin for _, plugin in wrappers]
+        within = [hooks_of(*plugins[place:], handler).hook for place in range(len(plugins) + 1)]
         claim, decline_reason, translate = (
-            _answering(hook, handler, wrappers) for hook in ("claim", "decline_reason", "translate")
+            _answering(hook, within, wrappers) for hook in ("claim", "decline_reason", "translate")
         )
         return cls(pack, handler, claim, decline_reason, translate, packages)
 
@@ -114,19 +118,23 @@ class WrapperError(ContractError):
         super().__init__(f"the wrapper {name} returned nothing: is a `return` of what its `yield` gave missing?")
 
 
-def _answering(hook: str, handler: OpPlugin, wrappers: Sequence[tuple[str, OpPlugin]]) -> Callable[..., Any]:
+def _answering(
+    hook: str, within: Sequence[pluggy.HookRelay], wrappers: Sequence[tuple[str, OpPlugin]]
+) -> Callable[..., Any]:
     """A hook of a handler inside wrappers. Where nothing comes out of it although something went in, it looks for the
-    wrapper that kept it, by asking again with fewer of them."""
-    plugins = [plugin for _, plugin in wrappers]
-    asked = getattr(hooks_of(*plugins, handler).hook, hook)
-    alone = getattr(hooks_of(handler).hook, hook)
+    wrapper that kept it, by asking again with fewer of them.
+
+    Args:
+        within: the handler's hooks, inside all the wrappers, without the first of them, and so on to none.
+    """
+    asked = [getattr(hooks, hook) for hooks in within]
 
     def answer(**arguments: Any) -> Any:
-        result = asked(**arguments)
-        if result is not None or alone(**arguments) is None:
+        result = asked[0](**arguments)
+        if result is not None or asked[-1](**arguments) is None:
             return result
         for place in reversed(range(len(wrappers))):
-            if getattr(hooks_of(*plugins[place:], handler).hook, hook)(**arguments) is None:
+            if asked[place](**arguments) is None:
                 raise WrapperError(*wrappers[place], hook)
         return result
 

@@ -1,4 +1,4 @@
-"""Names that are nearly others: what to suggest for one that nobody knows."""
+"""Operators whose names are nearly others: what to suggest for one that nobody knows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from collections.abc import Iterable
 
 _CLOSE = 0.8
 """How alike two names are, of 1, that one may be the other written wrong."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """As in " (did you mean 'builtin'?)", for the name that is nearest; empty where none is near."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def close_operators(operator: str, known: Iterable[str], most: int = 3) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import reprlib
 import stat
@@ -16,7 +15,7 @@ import yaml
 
 from opgraft.errors import MissingRegistryError, RegistryError
 from opgraft.registry.packs import full_operator
-from opgraft.text import printable
+from opgraft.text import did_you_mean, printable
 
 SUPPORTED_VERSION = 1
 ANY_PACK = "*"
@@ -94,8 +93,7 @@ class Policy:
         """
         for name, line in self.lines.items():
             if name not in installed and name != ANY_PACK:
-                close = difflib.get_close_matches(name, installed, 1)
-                hint = f"did you mean {close[0]!r}?" if close else "install it, or take it out of the file"
+                hint = did_you_mean(name, installed) or "install it, or take it out of the file"
                 hint = f"{hint} (installed: {', '.join(sorted(installed)) or 'none'})"
                 raise _refusal(self.source, line, f"no pack named {_quoted(name)} is installed", hint)
 
@@ -236,8 +234,7 @@ class _Reader:
             if name in found:
                 self.refuse(key, f"{_quoted(name)} is given twice", "keep one")
             if keys and name not in keys:
-                close = difflib.get_close_matches(name, keys, 1)
-                cure = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(keys)}"
+                cure = did_you_mean(name, keys) or f"its keys are {', '.join(keys)}"
                 self.refuse(key, f"{what} has no key {_quoted(name)}", cure)
             found[name] = value
         return found
