@@ -1,9 +1,11 @@
 """Greedy decoding, a token at a time: the decoders of tests/decoders on the EP, beside the same written in MLX, beside
 the CPU EP.
 
-Each side runs a prompt, then takes turns for one token each; `ep`, `mlx` and `cpu` are seconds for a token. In the rows
-`shared` the caches are buffers with room, which on the EP are input and output at once; in the rows `growing` each run
-of a session is given the caches that the one before gave. `decoder.py small` takes two layers of width 256 alone.
+Each side runs a prompt, then takes turns for one token each, the tokens that the CPU EP chooses; `ep`, `mlx` and `cpu`
+are seconds for a token, `difference` and `mlx_difference` how far any logits were from the CPU EP's, in parts of its
+largest, `chosen` the part of the tokens that the EP would have chosen too. In the rows `shared` the caches are buffers
+with room, which on the EP are input and output at once; in the rows `growing` each run of a session is given the caches
+that the one before gave. `decoder.py small` takes two layers of width 256 alone.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "decoders"))
 import mlx.core as mx
 import numpy as np
 from decoder_graphs import FORMS
-from generation import PROMPT, Growing, Shared
+from generation import Growing, Shared, along, greedy
 from recipes import BASE, BLOCK, EPSILON, Array, Matrix, Recipe, Weights
 
 PLACES = 512
@@ -31,6 +33,8 @@ PLACES = 512
 
 PAUSE = 0.03
 """Seconds between two turns: ONNX Runtime's own threads go on spinning for longer than MLX's."""
+
+WARM_UPS = 20
 
 KINDS: tuple[dict[str, Any], ...] = ({}, {"dtype": "float16"}, {"int4": True})
 
@@ -112,31 +116,45 @@ def quantized_product(words: mx.array, scales: mx.array, biases: mx.array, rows:
 
 
 class Turn:
-    """Decoding, a token at each call."""
+    """Decoding, a token at each call, along given tokens.
 
-    def __init__(self, generator: Any) -> None:
-        self.generator = generator
-        self.logits = generator.step(PROMPT)
+    Attributes:
+        logits: those behind the prompt, and behind each token so far, (vocabulary).
+    """
+
+    def __init__(self, generator: Any, tokens: Sequence[int]) -> None:
+        self._along = along(generator, tokens)
+        self.logits: list[Array] = []
+        self()
 
     def __call__(self) -> None:
-        self.logits = self.generator.step([int(self.logits.argmax())])
+        self.logits.append(next(self._along))
+
+    def difference(self, expected: Turn) -> float:
+        """The largest of the logits' differences, in parts of the largest logit that was expected."""
+        ours, others = (np.array(each.logits, np.float32) for each in (self, expected))
+        return float((abs(ours - others).max(axis=1) / abs(others).max(axis=1)).max())
+
+    def chosen(self, expected: Turn) -> float:
+        """The part of the tokens that both would have chosen."""
+        ours, others = (np.argmax(each.logits, axis=1) for each in (self, expected))
+        return float(np.mean(ours == others))
 
 
 def measured(recipe: Recipe, caches: str, turns: int) -> dict[str, Any]:
     weights = Weights.of(recipe)
     proto = FORMS["grouped"](weights).SerializeToString()
-    sessions = {
-        "ep": onnxruntime.InferenceSession(proto, opgraft.session_options()),
-        "cpu": onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"]),
-    }
+    cpu = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    sessions = {"ep": onnxruntime.InferenceSession(proto, opgraft.session_options()), "cpu": cpu}
     make = {"shared": partial(Shared, recipe=recipe, places=PLACES), "growing": partial(Growing, recipe=recipe)}[caches]
-    sides = {name: Turn(make(session)) for name, session in sessions.items()}
-    sides["mlx"] = Turn(InMlx(weights, PLACES))
+    tokens = [token for token, _ in greedy(make(cpu), 1 + WARM_UPS + turns)]
+    sides = {name: Turn(make(session), tokens) for name, session in sessions.items()}
+    sides["mlx"] = Turn(InMlx(weights, PLACES), tokens)
     row = {"model": f"decoder, {recipe}", "caches": caches, "device": str(mx.default_device())}
-    row |= medians(sides, turns=turns, warm_ups=20, pause=PAUSE)
-    expected = np.asarray(sides["cpu"].logits, np.float32)
-    differences = [np.abs(np.asarray(each.logits, np.float32) - expected).max() for each in sides.values()]
-    return row | {"difference": float(max(differences) / np.abs(expected).max())}
+    row |= medians(sides, turns=turns, warm_ups=WARM_UPS, pause=PAUSE)
+    expected = sides["cpu"]
+    row["difference"], row["mlx_difference"] = (sides[name].difference(expected) for name in ("ep", "mlx"))
+    return row | {"chosen": sides["ep"].chosen(expected)}
 
 
 def main() -> None:

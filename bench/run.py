@@ -130,11 +130,13 @@ def decoder() -> str:
             *(f"{1 / row[side]:.0f}" for side in ("ep", "mlx", "cpu")),
             f"{row['ep'] / row['mlx']:.2f}",
             f"{row['ep'] / row['cpu']:.2f}",
-            f"{row['difference']:.0e}",
+            *(f"{row[name]:.0e}" for name in ("difference", "mlx_difference")),
+            f"{row['chosen']:.0%}",
         ]
         for row in rows
     ]
-    heads = ["model", "caches", "EP, tokens/s", "MLX", "CPU EP", "EP ÷ MLX", "EP ÷ CPU EP", "difference"]
+    ratios = ["EP ÷ MLX", "EP ÷ CPU EP"]
+    heads = ["model", "caches", "EP, tokens/s", "MLX", "CPU EP", *ratios, "difference", "MLX's", "same tokens"]
     return table("Decoders, token by token; ratios are of seconds", heads, lines)
 
 
