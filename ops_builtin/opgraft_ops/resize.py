@@ -206,17 +206,18 @@ def sized(sizes: Sequence[int], lengths: Sequence[int], policy: str) -> tuple[li
     """The scales and the lengths that the input `sizes` means for axes of `lengths`.
 
     Raises:
-        ValueError: there are more sizes or fewer, or they leave an axis without elements, or give it some from nothing.
+        ValueError: there are more sizes or fewer, or they would leave an axis without elements, or give it some from
+            nothing. That one has none left because the aspect ratio is kept is no error.
     """
     if len(sizes) != len(lengths):
         raise ValueError(f"sizes {list(sizes)} do not fit axes of {list(lengths)}")
+    if any(size < 1 if length else size for size, length in zip(sizes, lengths, strict=True)):
+        raise ValueError(f"sizes {list(sizes)} cannot be made from axes of {list(lengths)}")
     parts = zip(sizes, lengths, strict=True)
     factors, targets = [np.float32(size) / np.float32(length) if length else ONE for size, length in parts], list(sizes)
     if policy != "stretch":
         factors = [(min if policy == "not_larger" else max)(factors)] * len(factors)
         targets = [int(np.floor(factors[0] * np.float32(length) + HALF)) for length in lengths]
-    if any(target < 1 if length else target for target, length in zip(targets, lengths, strict=True)):
-        raise ValueError(f"sizes {list(sizes)} make axes of {targets} from axes of {list(lengths)}")
     return factors, targets
 
 

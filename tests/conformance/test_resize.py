@@ -257,7 +257,23 @@ def test_sizes_and_scales_that_do_not_fit(mode):
 
 def test_sizes_from_nothing():
     x, sizes = np.zeros((1, 1, 0, 4), np.float32), np.array([1, 1, 2, 2])
-    check_refused("Resize", x, None, None, sizes, index=3, match="make axes of", opset=19, dynamic=True)
+    check_refused("Resize", x, None, None, sizes, index=3, match="cannot be made from axes of", opset=19, dynamic=True)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_an_axis_that_keeping_the_aspect_ratio_leaves_nothing_of(mode):
+    check_node(
+        "Resize",
+        normal(1, 1, 1, 3),
+        None,
+        None,
+        np.array([1, 1]),
+        opset=19,
+        constant=(3,),
+        axes=[2, 3],
+        keep_aspect_ratio_policy="not_larger",
+        mode=mode,
+    )
 
 
 def test_regions_of_other_axes():
