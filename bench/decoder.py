@@ -5,7 +5,7 @@ Each side runs a prompt, then takes turns for one token each, the tokens that th
 are seconds for a token, `difference` and `mlx_difference` how far any logits were from the CPU EP's, in parts of its
 largest, `chosen` the part of the tokens that the EP would have chosen too. In the rows `shared` the caches are buffers
 with room, which on the EP are input and output at once; in the rows `growing` each run of a session is given the caches
-that the one before gave. `decoder.py small` takes two layers of width 256 alone.
+that the one before gave. Both are bound, and stay on the device. `decoder.py small` takes two layers of width 256.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "decoders"))
 import mlx.core as mx
 import numpy as np
 from decoder_graphs import FORMS
-from generation import Growing, Shared, along, greedy
+from generation import Bound, Shared, along, greedy
 from recipes import BASE, BLOCK, EPSILON, Array, Matrix, Recipe, Weights
 
 PLACES = 512
@@ -146,7 +146,7 @@ def measured(recipe: Recipe, caches: str, turns: int) -> dict[str, Any]:
     proto = FORMS["grouped"](weights).SerializeToString()
     cpu = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
     sessions = {"ep": onnxruntime.InferenceSession(proto, opgraft.session_options()), "cpu": cpu}
-    make = {"shared": partial(Shared, recipe=recipe, places=PLACES), "growing": partial(Growing, recipe=recipe)}[caches]
+    make = {"shared": partial(Shared, recipe=recipe, places=PLACES), "growing": partial(Bound, recipe=recipe)}[caches]
     tokens = [token for token, _ in greedy(make(cpu), 1 + WARM_UPS + turns)]
     sides = {name: Turn(make(session), tokens) for name, session in sessions.items()}
     sides["mlx"] = Turn(InMlx(weights, PLACES), tokens)

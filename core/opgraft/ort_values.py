@@ -11,7 +11,7 @@ import numpy as np
 from opgraft.graph import Array
 from opgraft.graph.element_types import ONNX_OF_NAME, PACKED, STORAGE
 from opgraft.graph.onnx_source import storage_form
-from opgraft.graph.packing import packed, packed_size, unpacked
+from opgraft.graph.packing import bytes_in, packed, unpacked
 
 _ORT_NAMES: Final = {"float32": "float", "float64": "double"}
 
@@ -60,7 +60,7 @@ def _ort_value(array: Any, dtype: str) -> Any:
     stored = storage_form(np.asarray(array), dtype)
     if dtype in PACKED:  # an OrtValue has the shape of the array, and reads its first bytes
         memory = np.zeros(stored.shape, np.uint8)
-        memory.reshape(-1)[: packed_size(stored.shape, dtype)] = packed(stored, dtype)
+        memory.reshape(-1)[: bytes_in(stored.shape, dtype)] = packed(stored, dtype)
         stored = memory
     return OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(stored, order="C"), ONNX_OF_NAME[dtype])
 
@@ -71,6 +71,6 @@ def _array(value: Any) -> Array:
         array: Array = value.numpy()
         return array
     shape = tuple(value.shape())
-    count = packed_size(shape, dtype) if dtype in PACKED else int(np.prod(shape)) * _FOREIGN[dtype].itemsize
+    count = bytes_in(shape, dtype) if dtype in PACKED else int(np.prod(shape)) * _FOREIGN[dtype].itemsize
     data = np.frombuffer(ctypes.string_at(value.data_ptr(), count), np.uint8)
     return unpacked(data, shape, dtype) if dtype in PACKED else data.view(_FOREIGN[dtype]).reshape(shape)

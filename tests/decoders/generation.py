@@ -1,10 +1,12 @@
-"""Greedy generation with a session: caches that grow at every step, or buffers with room that stay where they are."""
+"""Greedy generation with a session: caches that grow at every step, or buffers with room that stay where they are.
+
+What is bound stays where the session has its values: on the device, where that has memory of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnxruntime
@@ -47,7 +49,7 @@ class Growing:
         self.takes_positions = "position_ids" in (each.name for each in session.get_inputs())
         self.length = 0
         empty = np.zeros((1, recipe.kv_heads, 0, recipe.size), recipe.dtype)
-        self.caches = {past_of(name): empty for name in self.names[1:]}
+        self.caches: dict[str, Any] = {past_of(name): empty for name in self.names[1:]}
 
     def step(self, tokens: Sequence[int]) -> Array:
         feeds = inputs_of(tokens, self.length, self.takes_positions)
@@ -55,6 +57,28 @@ class Growing:
         self.caches = {past_of(name): each for name, each in zip(self.names[1:], presents, strict=True)}
         self.length += len(tokens)
         return logits[0, -1]
+
+
+class Bound(Growing):
+    """The same, and the caches stay where they are."""
+
+    def step(self, tokens: Sequence[int]) -> Array:
+        binding = self.session.io_binding()
+        for name, each in inputs_of(tokens, self.length, self.takes_positions).items():
+            binding.bind_cpu_input(name, each)
+        for name, each in self.caches.items():
+            if isinstance(each, onnxruntime.OrtValue):
+                binding.bind_ortvalue_input(name, each)
+            else:
+                binding.bind_cpu_input(name, each)
+        binding.bind_output(self.names[0])
+        for name in self.names[1:]:
+            binding.bind_output(name, device_of(self.session))
+        self.session.run_with_iobinding(binding)
+        logits, *presents = binding.get_outputs()
+        self.caches = {past_of(name): each for name, each in zip(self.names[1:], presents, strict=True)}
+        self.length += len(tokens)
+        return logits.numpy()[0, -1]
 
 
 class Shared:
@@ -73,7 +97,8 @@ class Shared:
         self.length = 0
         shape = (1, recipe.kv_heads, places, recipe.size)
         names = [each.name for each in session.get_outputs()][1:]
-        self.caches = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, recipe.dtype)) for name in names}
+        empty, device = np.zeros(shape, recipe.dtype), device_of(session)
+        self.caches = {name: onnxruntime.OrtValue.ortvalue_from_numpy(empty.copy(), device) for name in names}
         for name, buffer in self.caches.items():
             self.binding.bind_ortvalue_input(past_of(name), buffer)
             self.binding.bind_ortvalue_output(name, buffer)
@@ -85,6 +110,11 @@ class Shared:
         self.session.run_with_iobinding(self.binding)
         self.length += len(tokens)
         return self.binding.get_outputs()[-1].numpy()[0, -1]
+
+
+def device_of(session: onnxruntime.InferenceSession) -> str:
+    """Where a session has its inputs and outputs, for OrtValue and IOBinding."""
+    return "cpu" if session.get_input_memory_infos()[0].name == "Cpu" else "gpu"
 
 
 def inputs_of(tokens: Sequence[int], before: int, positions: bool, places: int | None = None) -> Feeds:
@@ -115,6 +145,7 @@ Maker: TypeAlias = Callable[[onnxruntime.InferenceSession, Recipe], Generator]
 
 MAKERS: dict[str, Maker] = {
     "growing": Growing,
+    "growing, bound": Bound,
     "shared": lambda session, recipe: Shared(session, recipe, 320),
     "shared, whole mask": lambda session, recipe: Shared(session, recipe, 320, whole_mask=True),
 }

@@ -24,6 +24,7 @@ RECIPES = {
 }
 WAYS = {
     "grouped, growing": ("grouped", "growing"),
+    "grouped, growing, bound": ("grouped", "growing, bound"),
     "grouped, shared": ("grouped", "shared"),
     "grouped, shared, whole mask": ("grouped", "shared, whole mask"),
     "spelled out, growing": ("spelled out", "growing"),

@@ -25,7 +25,7 @@ from opgraft.graph.element_types import (
     STORAGE,
 )
 from opgraft.graph.onnx_source import storage_form
-from opgraft.graph.packing import from_codes, packed, packed_size, unpacked
+from opgraft.graph.packing import bytes_in, from_codes, packed, unpacked
 from opgraft.testing import assert_same
 
 SHAPES = [(), (0,), (1,), (2,), (3,), (4,), (5,), (2, 0, 3), (3, 3), (1, 2, 3)]
@@ -62,7 +62,7 @@ class TestPacking:
         data = np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)
         stored = storage_form(array, dtype)
         assert (stored.dtype, stored.shape) == (STORAGE[dtype], shape)
-        assert packed_size(shape, dtype) == data.size
+        assert bytes_in(shape, dtype) == data.size
         np.testing.assert_array_equal(packed(stored, dtype), data)
         np.testing.assert_array_equal(unpacked(data, shape, dtype), stored)
 

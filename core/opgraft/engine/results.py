@@ -12,7 +12,7 @@ from opgraft.engine.lanes import lane
 from opgraft.errors import ContractError
 from opgraft.graph import Array, Value
 from opgraft.graph.element_types import HELD_AS
-from opgraft.ops.arrays import described, element_type
+from opgraft.ops.arrays import described, device_from_storage, element_type
 
 
 def outputs_of(results: Any, count: int) -> Sequence[Any]:
@@ -40,6 +40,14 @@ def in_storage_type(result: mx.array | Array) -> mx.array | Array:
 def stored(result: mx.array | Array) -> Array:
     """An evaluated output as a NumPy array in storage form: a view of its memory where it can be."""
     return np.array(in_storage_type(result), copy=False)
+
+
+def brought(array: Array, dtype: str | None) -> mx.array:
+    """An array in storage form as an evaluated MLX array, which is no thread's own."""
+    with lane("cpu"):
+        made = device_from_storage(array, dtype)
+        mx.eval(made)
+    return made
 
 
 def check_types(results: Iterable[mx.array | Array], declared: Iterable[Value]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opgraft.graph.element_types import BITS, HELD_AS
+from opgraft.graph.element_types import BITS, HELD_AS, PACKED, STORAGE
 from opgraft.graph.model import Array
 
 
@@ -18,9 +18,23 @@ def from_codes(codes: Any, dtype: str) -> Array:
     return array
 
 
-def packed_size(shape: tuple[int, ...], dtype: str) -> int:
-    """The number of bytes that a tensor of a packed type takes."""
+def bytes_in(shape: tuple[int, ...], dtype: str) -> int:
+    """The number of bytes that a tensor takes in ONNX Runtime's memory."""
     return -(-prod(shape) * BITS[dtype] // 8)
+
+
+def bytes_of(array: Array, dtype: str) -> Array:
+    """The bytes (uint8) of a tensor in storage form as ONNX Runtime has them."""
+    elements = packed(array, dtype) if dtype in PACKED else np.ascontiguousarray(array)
+    return elements.reshape(-1).view(np.uint8)
+
+
+def array_of_bytes(data: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    """A tensor in storage form from its bytes (uint8) as ONNX Runtime has them."""
+    storage = STORAGE[dtype]
+    if storage is None or dtype in PACKED:
+        return unpacked(data, shape, dtype)
+    return data.view(storage).reshape(shape)
 
 
 def unpacked(data: Any, shape: tuple[int, ...], dtype: str) -> Array:
@@ -32,7 +46,7 @@ def unpacked(data: Any, shape: tuple[int, ...], dtype: str) -> Array:
 def packed(array: Any, dtype: str) -> Array:
     """The bytes (uint8) of a tensor of a packed type, from its storage form; bits left over at the end are zero."""
     places = _places(dtype)
-    codes = np.zeros((packed_size(array.shape, dtype), places.size), np.uint8)
+    codes = np.zeros((bytes_in(array.shape, dtype), places.size), np.uint8)
     codes.reshape(-1)[: array.size] = array.reshape(-1).view(np.uint8) & (2 ** BITS[dtype] - 1)
     data: Array = np.bitwise_or.reduce(codes << places, axis=1)
     return data

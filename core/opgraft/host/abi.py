@@ -86,10 +86,8 @@ def _members(table: str) -> tuple[Member, ...]:
 
 
 OPAQUE_TYPES: Final = (
-    "OrtAllocator",
     "OrtApi",
     "OrtCustomOpDomain",
-    "OrtDataTransferImpl",
     "OrtEpApi",
     "OrtEpDevice",
     "OrtEpGraphSupportInfo",
@@ -99,6 +97,7 @@ OPAQUE_TYPES: Final = (
     "OrtKernelInfo",
     "OrtKeyValuePairs",
     "OrtLogger",
+    "OrtMemoryDevice",
     "OrtMemoryInfo",
     "OrtNode",
     "OrtNodeComputeContext",
@@ -109,6 +108,7 @@ OPAQUE_TYPES: Final = (
     "OrtSessionOptions",
     "OrtShapeInferContext",
     "OrtStatus",
+    "OrtSyncStream",
     "OrtTensorTypeAndShapeInfo",
     "OrtTypeInfo",
     "OrtValue",
@@ -122,7 +122,6 @@ ORT_API: Final = _functions(
     26   OrtStatus *CreateCustomOpDomain(const char *name, OrtCustomOpDomain **domain)
     27   OrtStatus *CustomOpDomain_Add(OrtCustomOpDomain *domain, const OrtCustomOp *op)
     28   OrtStatus *AddCustomOpDomain(OrtSessionOptions *options, OrtCustomOpDomain *domain)
-    51   OrtStatus *GetTensorMutableData(OrtValue *value, void **data)
     53   OrtStatus *GetStringTensorDataLength(const OrtValue *value, size_t *length)
     54   OrtStatus *GetStringTensorContent(const OrtValue *value, void *text, size_t length, size_t *offsets, size_t count)
     55   OrtStatus *CastTypeInfoToTensorInfo(const OrtTypeInfo *type, const OrtTensorTypeAndShapeInfo **tensor)
@@ -144,6 +143,7 @@ ORT_API: Final = _functions(
     90   OrtStatus *KernelContext_GetInput(const OrtKernelContext *context, size_t index, const OrtValue **value)
     91   OrtStatus *KernelContext_GetOutput(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, OrtValue **value)
     93   void ReleaseStatus(OrtStatus *status)
+    94   void ReleaseMemoryInfo(OrtMemoryInfo *info)
     96   void ReleaseValue(OrtValue *value)
     98   void ReleaseTypeInfo(OrtTypeInfo *type)
     99   void ReleaseTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo *tensor)
@@ -178,6 +178,7 @@ ORT_API: Final = _functions(
     307  int32_t HardwareDevice_Type(const OrtHardwareDevice *device)
     308  uint32_t HardwareDevice_VendorId(const OrtHardwareDevice *device)
     317  const OrtEpApi *GetEpApi(void)
+    320  OrtStatus *CreateMemoryInfo_V2(const char *name, int32_t device_type, uint32_t vendor_id, int32_t device_id, int32_t memory_type, size_t alignment, int32_t allocator_type, OrtMemoryInfo **info)
     326  OrtStatus *ValueInfo_GetInitializerValue(const OrtValueInfo *info, const OrtValue **value)
     331  OrtStatus *ValueInfo_IsConstantInitializer(const OrtValueInfo *info, bool *constant)
     332  OrtStatus *ValueInfo_IsFromOuterScope(const OrtValueInfo *info, bool *outer)
@@ -224,15 +225,19 @@ EP_API: Final = _functions(
     """
     0    OrtStatus *CreateEpDevice(OrtEpFactory *factory, const OrtHardwareDevice *hardware, const OrtKeyValuePairs *metadata, const OrtKeyValuePairs *options, OrtEpDevice **device)
     2    OrtStatus *EpGraphSupportInfo_AddNodesToFuse(OrtEpGraphSupportInfo *support, const OrtNode *const *nodes, size_t count, const OrtNodeFusionOptions *options)
+    5    OrtStatus *EpDevice_AddAllocatorInfo(OrtEpDevice *device, const OrtMemoryInfo *info)
+    7    const OrtMemoryDevice *Value_GetMemoryDevice(const OrtValue *value)
+    9    int32_t MemoryDevice_GetDeviceType(const OrtMemoryDevice *device)
+    11   uint32_t MemoryDevice_GetVendorId(const OrtMemoryDevice *device)
     65   OrtStatus *CreateProfilingEvent(int32_t category, int32_t process_id, int32_t thread_id, const char *name, int64_t timestamp_us, int64_t duration_us, const char *const *keys, const char *const *values, size_t count, OrtProfilingEvent **event)
     66   void ReleaseProfilingEvent(OrtProfilingEvent *event)
     72   OrtStatus *ProfilingEventsContainer_AddEvents(OrtProfilingEventsContainer *container, const OrtProfilingEvent *const *events, size_t count)
     """  # noqa: E501
 )
 
-# The last member of OrtCustomOp is opgraft's own, beyond what ONNX Runtime looks at. Characteristic 1 is optional, 2 is
-# variadic. Outputs before a variadic one must be there all the same, by ONNX's rule; and beside several inputs of any
-# type, ONNX Runtime takes outputs of any type only if they are optional.
+# The last members of OrtCustomOp and OrtAllocator are opgraft's own, beyond what ONNX Runtime looks at. Characteristic
+# 1 is optional, 2 is variadic. Outputs before a variadic one must be there all the same, by ONNX's rule; and beside
+# several inputs of any type, ONNX Runtime takes outputs of any type only if they are optional.
 STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
     "OrtEpFactory": _members(
         """
@@ -245,9 +250,9 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         6   uint32_t GetVendorId(const OrtEpFactory *self) = { (void)self; return 0; }
         7   const char *GetVersion(const OrtEpFactory *self) = { (void)self; return ep_version; }
         8   ValidateCompiledModelCompatibilityInfo
-        9   OrtStatus *CreateAllocator(OrtEpFactory *self, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, OrtAllocator **allocator) = { (void)self; (void)info; (void)options; *allocator = NULL; return NULL; }
-        10  void ReleaseAllocator(OrtEpFactory *self, OrtAllocator *allocator) = { (void)self; (void)allocator; }
-        11  OrtStatus *CreateDataTransfer(OrtEpFactory *self, OrtDataTransferImpl **transfer) = { (void)self; *transfer = NULL; return NULL; }
+        9   OrtStatus *CreateAllocator(OrtEpFactory *self, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, OrtAllocator **allocator)
+        10  void ReleaseAllocator(OrtEpFactory *self, OrtAllocator *allocator) = { (void)self; free(allocator); }
+        11  OrtStatus *CreateDataTransfer(OrtEpFactory *self, OrtDataTransferImpl **transfer)
         12  bool IsStreamAware(const OrtEpFactory *self) = { (void)self; return false; }
         13  CreateSyncStreamForDevice
         14  GetHardwareDeviceIncompatibilityDetails
@@ -336,6 +341,27 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         24  GetAliasMap
         25  ReleaseAliasMap
         26  OpFacts facts
+        """  # noqa: E501
+    ),
+    "OrtAllocator": _members(
+        """
+        0   uint32_t version
+        1   uintptr_t Alloc(OrtAllocator *self, size_t size)
+        2   void Free(OrtAllocator *self, uintptr_t address)
+        3   const OrtMemoryInfo *Info(const OrtAllocator *self) = { return (const OrtMemoryInfo *)self->info; }
+        4   Reserve
+        5   GetStats
+        6   AllocOnStream
+        7   Shrink
+        8   uintptr_t info
+        """
+    ),
+    "OrtDataTransferImpl": _members(
+        """
+        0   uint32_t ort_version_supported
+        1   void Release(OrtDataTransferImpl *self) = { free(self); }
+        2   bool CanCopy(const OrtDataTransferImpl *self, const OrtMemoryDevice *source, const OrtMemoryDevice *target) = { (void)self; return can_copy(source, target); }
+        3   OrtStatus *CopyTensors(OrtDataTransferImpl *self, const OrtValue **sources, OrtValue **targets, OrtSyncStream **streams, size_t count)
         """  # noqa: E501
     ),
     "OrtNodeFusionOptions": _members(

@@ -19,7 +19,15 @@ ABI: Mapping[str, Any] = runpy.run_path(str(HERE / "abi.py"))
 SUPPORT = """
 #define MAX_RANK 64
 
-typedef struct { const void *data; const int64_t *sizes; size_t rank; int32_t element_type; } TensorView;
+/* A tensor in the CPU's memory, or with addresses for whatever is in a device's. */
+typedef struct {
+    void *data;
+    uintptr_t address;
+    const int64_t *sizes;
+    size_t rank;
+    int32_t element_type;
+    bool on_device;
+} TensorView;
 
 typedef struct {
     const char *name;
@@ -69,7 +77,8 @@ bool shut_down(int milliseconds);
 void interrupt_again(void);
 OrtStatus *read_tensor(const OrtValue *value, TensorView *view);
 OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *indices, TensorView *views, size_t count);
-OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data);
+OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, TensorView *view);
+uintptr_t reserve_addresses(size_t size);
 OrtStatus *read_type(const OrtTypeInfo *type, ValueView *view);
 OrtStatus *read_value(const OrtValueInfo *info, ValueView *view);
 OrtStatus *read_inferred_input(const OrtShapeInferContext *context, size_t index, ValueView *view);
@@ -108,6 +117,9 @@ def wrapper(function: Any, prefix: str) -> str:
     return f"static {prototype(function, f'{prefix}_{function.name}')} {{ {keyword}{call} }}"
 
 
+PARTS_OF_A_RUN = ("Compute", "KernelComputeV2", "CopyTensors", "Alloc")
+
+
 def trampoline(owner: str, member: Any) -> str:
     """The C function behind one member of a structure that opgraft fills."""
     function = member.function
@@ -117,13 +129,14 @@ def trampoline(owner: str, member: Any) -> str:
         return f"{head} {member.body}"
     forwarded = f"py_{name}"
     declared = f"static {prototype(function, forwarded)};"
+    rest = "rest_at_the_end(); " if member.name in PARTS_OF_A_RUN else ""
+    call = f"{forwarded}({function.arguments})"
     if function.returns == "void":
-        body = f"if (!enter()) return; {forwarded}({function.arguments}); leave();"
+        body = f"if (!enter()) return; {call}; leave();"
     else:
-        refusal = "refusal_of_run" if member.name in ("Compute", "KernelComputeV2") else "refusal"
+        refused, result = ("refusal()", "outcome(result)") if function.returns == "OrtStatus *" else ("0", "result")
         body = (
-            f"if (!enter()) return {refusal}(); OrtStatus *status = {forwarded}({function.arguments}); "
-            f"leave(); return outcome(status);"
+            f"if (!enter()) {{ {rest}return {refused}; }} {function.returns} result = {call}; leave(); return {result};"
         )
     return f"{declared}\n{head} {{ {body} }}"
 
@@ -145,7 +158,7 @@ def source() -> str:
         *(wrapper(function, "ep") for function in ABI["EP_API"]),
         "static OrtStatus *outcome(OrtStatus *status);",
         "static OrtStatus *refusal(void);",
-        "static OrtStatus *refusal_of_run(void);",
+        "static void rest_at_the_end(void);",
         *(trampoline(name, m) for name, members in structures for m in members if m.function is not None),
         *(maker(name, members) for name, members in structures),
     ]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import mlx.core as mx
-import numpy as np
 
 from opgraft.allocation import give_back_freed_memory
-from opgraft.engine.results import check_types, in_storage_type
+from opgraft.engine.results import check_types
 from opgraft.graph import Array, Value
-from opgraft.graph.element_types import PACKED
-from opgraft.graph.packing import packed
 from opgraft.host._ep import ffi, lib
+from opgraft.host.device_memory import take, write
 from opgraft.host.status import OK, callback, check
-from opgraft.host.tensors import array_at, array_of_view
 from opgraft.ops.arrays import element_type
 from opgraft.plan import Plan
 from opgraft.tracing import Recording, Session
@@ -27,7 +24,9 @@ class Runner(Protocol):
 
     plan: Plan
 
-    def run(self, inputs: Sequence[Array], recording: Recording | None = None, /) -> Sequence[mx.array | Array]:
+    def run(
+        self, inputs: Sequence[mx.array | Array], recording: Recording | None = None, /
+    ) -> Sequence[mx.array | Array]:
         """See `Program.run`."""
         ...
 
@@ -72,16 +71,19 @@ class Computation:
             with recording.span("write outputs", "output"):
                 self._write(context, results)
 
-    def _read(self, context: Any) -> list[Array]:
+    def _read(self, context: Any) -> list[mx.array | Array]:
         count = len(self._inputs)
         views = ffi.new("TensorView[]", count)
         check(lib.read_inputs(context, self._inputs, views, count))
-        return [array_of_view(view) for view in views]
+        return [take(view) for view in views]
 
     def _write(self, context: Any, results: Sequence[mx.array | Array]) -> None:
         check_types(results, self._declared)
-        for result, index, declared in zip(results, self._outputs, self._declared, strict=True):
-            _write(context, index, result, declared)
+        view = ffi.new("TensorView *")
+        for result, index in zip(results, self._outputs, strict=True):
+            shape = result.shape
+            check(lib.open_output(context, index, shape, len(shape), view))
+            write(view, result)
 
 
 def _told(values: Sequence[Value], arrays: Sequence[mx.array | Array]) -> list[str]:
@@ -114,20 +116,6 @@ class FusedNode:
     def release(self) -> None:
         del FusedNode.live[self.pointer]
         lib.free(self.pointer)
-
-
-def _write(context: Any, index: int, result: mx.array | Array, declared: Value) -> None:
-    result = in_storage_type(result)
-    data, shape = ffi.new("void **"), result.shape
-    check(lib.open_output(context, index, shape, len(shape), data))
-    if declared.dtype is not None and declared.dtype in PACKED:
-        result = packed(np.array(result, copy=False), declared.dtype)
-    memory = memoryview(cast(Any, result))
-    if memory.c_contiguous:
-        ffi.memmove(data[0], memory, memory.nbytes)
-    else:
-        elements = np.array(result, copy=False)
-        np.copyto(array_at(data[0], shape, elements.dtype), elements)
 
 
 @callback("OrtNodeComputeInfo_Compute")

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Final
 from opgraft.host import registration_names
 from opgraft.host._ep import ffi, lib
 from opgraft.host.custom_ops import domains
+from opgraft.host.device_memory import is_offered as device_memory_offered
+from opgraft.host.device_memory import new_allocator, new_memory_info
 from opgraft.host.devices import chosen_device, drives, gpu_backend
 from opgraft.host.ep import ExecutionProvider
 from opgraft.host.key_values import config_entries, provider_options
@@ -36,6 +38,7 @@ class Factory:
         self.pointer = lib.new_OrtEpFactory()
         self.providers: dict[Any, ExecutionProvider] = {}
         self.gpu_offered = False
+        self.memory_info = new_memory_info() if device_memory_offered() else ffi.NULL
         self.released = False
         _set_version(_VERSIONS["opgraft"])
         Factory.live[self.pointer] = self
@@ -80,6 +83,8 @@ class Factory:
                 lib.ort_AddKeyValuePair(pairs[0], key.encode(), value.encode())
             made = ffi.new("OrtEpDevice **")
             check(lib.ep_CreateEpDevice(self.pointer, hardware, pairs[0], ffi.NULL, made))
+            if self.memory_info:  # the same for each device: a session may be given several
+                check(lib.ep_EpDevice_AddAllocatorInfo(made[0], self.memory_info))
         finally:
             lib.ort_ReleaseKeyValuePairs(pairs[0])
         return made[0]
@@ -109,6 +114,8 @@ class Factory:
     def _free_if_unused(self) -> None:
         if self.released and not self.providers:
             del Factory.live[self.pointer]
+            if self.memory_info:
+                lib.ort_ReleaseMemoryInfo(self.memory_info)
             lib.free(self.pointer)
 
 
@@ -142,6 +149,18 @@ def _create_ep(
 @callback("OrtEpFactory_ReleaseEp")
 def _release_ep(this: Any, ep: Any) -> None:
     Factory.live[this].release_provider(ep)
+
+
+@callback("OrtEpFactory_CreateAllocator")
+def _create_allocator(this: Any, info: Any, options: Any, allocator: Any) -> Any:
+    allocator[0] = new_allocator(info)
+    return OK
+
+
+@callback("OrtEpFactory_CreateDataTransfer")
+def _create_data_transfer(this: Any, transfer: Any) -> Any:
+    transfer[0] = lib.new_OrtDataTransferImpl() if Factory.live[this].memory_info else ffi.NULL
+    return OK
 
 
 @callback("OrtEpFactory_GetNumCustomOpDomains")

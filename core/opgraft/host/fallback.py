@@ -10,12 +10,11 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft import ort_values
-from opgraft.engine import ConstantStore, Program, lane
-from opgraft.engine.results import check_types, stored
+from opgraft.engine import ConstantStore, Program
+from opgraft.engine.results import brought, check_types, stored
 from opgraft.errors import ModelError, text_of
 from opgraft.graph import Array, Graph, Initializer
 from opgraft.graph.onnx_writer import Elements
-from opgraft.ops.arrays import device_from_storage
 from opgraft.tracing import Recording
 
 
@@ -50,7 +49,7 @@ class Fallback:
         self._lock = threading.Lock()
         self._session: Any = None
 
-    def run(self, inputs: Sequence[Array], recording: Recording | None = None) -> Sequence[mx.array | Array]:
+    def run(self, inputs: Sequence[mx.array | Array], recording: Recording | None = None) -> Sequence[mx.array | Array]:
         """As `Program.run`.
 
         Raises:
@@ -67,7 +66,7 @@ class Fallback:
         except Exception as error:
             return self._instead(inputs, error)
 
-    def _instead(self, inputs: Sequence[Array], error: Exception) -> Sequence[mx.array | Array]:
+    def _instead(self, inputs: Sequence[mx.array | Array], error: Exception) -> Sequence[mx.array | Array]:
         try:
             with self._lock:
                 if self._session is None and self._elements is not None:
@@ -86,21 +85,14 @@ class Fallback:
                 self._warn(f"subgraph {self.plan.name!r} failed, and runs on the CPU EP from now on: {text_of(error)}")
         return results
 
-    def _on_cpu(self, inputs: Sequence[Array]) -> list[mx.array | Array]:
-        by_name = {value.name: array for value, array in zip(self.plan.inputs, inputs, strict=True)}
+    def _on_cpu(self, inputs: Sequence[mx.array | Array]) -> list[mx.array | Array]:
+        by_name = {value.name: stored(array) for value, array in zip(self.plan.inputs, inputs, strict=True)}
         feeds = {each.name: by_name[each.name] for each in self._session.get_inputs()}
         results = ort_values.run(self._session, feeds)
-        return [_held(result, value.dtype) for result, value in zip(results, self.plan.output_values, strict=True)]
-
-
-def _held(result: Array, dtype: str | None) -> mx.array | Array:
-    """An array in storage form as a program's output: bfloat16 is MLX's."""
-    if dtype != "bfloat16":
-        return result
-    with lane("cpu"):
-        array = device_from_storage(result, dtype)
-        mx.eval(array)
-    return array
+        return [
+            brought(result, value.dtype) if value.dtype == "bfloat16" else result
+            for result, value in zip(results, self.plan.output_values, strict=True)
+        ]
 
 
 class _Kept:

@@ -65,7 +65,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     logger = Logger.default
     if switched(DEBUG) and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))
-    if ffi.typeof(getattr(lib, f"py_{name}")).result.kind == "void":
+    if ffi.typeof(getattr(lib, f"py_{name}")).result.kind != "pointer":  # there is no status to return
         if logger is not None:
             logger.error(message)
         return None

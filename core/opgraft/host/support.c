@@ -6,10 +6,13 @@
 #include <string.h>
 #ifdef _WIN32
 #include <windows.h>
+#define reserve(size) VirtualAlloc(NULL, size, MEM_RESERVE, PAGE_NOACCESS)
 #define EXPORTED __declspec(dllexport)
 #define rest(milliseconds) Sleep(milliseconds)
 #else
+#include <sys/mman.h>
 #include <time.h>
+#define reserve(size) mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0)
 #define EXPORTED __attribute__((visibility("default")))
 static void rest(int milliseconds) {
     struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
@@ -45,25 +48,31 @@ static atomic_bool threaded; /* callbacks came from more than one thread */
 static const char *_Atomic first_thread;
 static _Thread_local char this_thread; /* its address is the thread's identity */
 static _Thread_local bool shuts_down;
+static _Thread_local int depth; /* of callbacks in this thread: one may ask ONNX Runtime for what ends in another */
 
 static bool enter(void) {
     const char *none = NULL;
+    if (depth++) return true;
     atomic_fetch_add(&attempts, 1);
     if (!atomic_compare_exchange_strong(&first_thread, &none, &this_thread) && none != &this_thread)
         atomic_store(&threaded, true);
     atomic_fetch_add(&running, 1);
     if (atomic_load(&alive)) return true;
     atomic_fetch_sub(&running, 1);
+    depth = 0;
     return false;
 }
 
 static void leave(void) {
+    if (--depth) return;
     atomic_fetch_sub(&running, 1);
     if (atomic_exchange(&interrupted, false)) PyErr_SetInterrupt();
 }
 
 /* Ctrl-C in a callback: it comes again once the callback is over, and so reaches the user's code. */
 static void interrupt_again(void) { atomic_store(&interrupted, true); }
+
+static bool can_copy(const OrtMemoryDevice *source, const OrtMemoryDevice *target);
 
 /* The generated code stands here. */
 
@@ -83,11 +92,12 @@ static OrtStatus *outcome(OrtStatus *status) {
 /* The answer of a callback that comes too late. */
 static OrtStatus *refusal(void) { return ort_CreateStatus(1, "opgraft: the Python interpreter is shutting down"); }
 
-/* The same for a run. A thread of Python's own must not go back into Python now: up to 3.13 that unwinds it by force,
- * through C++ frames that do not survive it. It rests here, without the GIL, until the process ends. */
-static OrtStatus *refusal_of_run(void) {
+/* What a part of a run does before its refusal. A thread of Python's own must not go back into Python now: up to 3.13
+ * that unwinds it by force, through C++ frames that do not survive it. It rests here, without the GIL, until the process
+ * ends. Some of ONNX Runtime's calls come with it. */
+static void rest_at_the_end(void) {
+    if (!shuts_down && Py_IsInitialized() && PyGILState_Check()) PyEval_SaveThread();
     while (!shuts_down && Py_IsInitialized() && PyGILState_GetThisThreadState()) rest(1000);
-    return refusal();
 }
 
 /* Ends the callbacks, and waits until none is under way and no thread has tried for a while: a thread that has just
@@ -121,14 +131,36 @@ static bool attach(const OrtApiBase *base, uint32_t api_version) {
     return ep_table != NULL;
 }
 
+/* A device's memory, as a GPU's of no vendor; and what is the CPU's. */
+static bool is_device(const OrtMemoryDevice *memory) {
+    return ep_MemoryDevice_GetDeviceType(memory) == 1 && ep_MemoryDevice_GetVendorId(memory) == 0;
+}
+static bool is_host(const OrtMemoryDevice *memory) { return ep_MemoryDevice_GetDeviceType(memory) == 0; }
+
+static bool can_copy(const OrtMemoryDevice *source, const OrtMemoryDevice *target) {
+    return is_device(source) ? is_device(target) || is_host(target) : is_host(source) && is_device(target);
+}
+
+/* So many addresses that nothing lies at, nor ever will; 0 where there are none. */
+static uintptr_t reserve_addresses(size_t size) {
+    void *address = reserve(size);
+    return address == (void *)-1 ? 0 : (uintptr_t)address;
+}
+
 static OrtStatus *read_tensor(const OrtValue *value, TensorView *view) {
     int32_t kind;
+    const void *data = NULL;
     view->data = NULL;
     view->element_type = 0;
+    view->on_device = false;
     TRY(ort_GetValueType(value, &kind));
     if (kind != 1) return NULL;
     TRY(ort_GetTensorElementTypeAndShapeDataReference(value, &view->element_type, &view->sizes, &view->rank));
-    if (view->element_type != 8) TRY(ort_GetTensorData(value, &view->data)); /* strings have no flat storage */
+    if (view->element_type == 8) return NULL; /* strings have no flat storage */
+    TRY(ort_GetTensorData(value, &data));
+    view->data = (void *)data;
+    view->address = (uintptr_t)data;
+    view->on_device = !is_host(ep_Value_GetMemoryDevice(value));
     return NULL;
 }
 
@@ -142,10 +174,11 @@ static OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *ind
     return NULL;
 }
 
-static OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data) {
+static OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank,
+                              TensorView *view) {
     OrtValue *value = NULL;
     TRY(ort_KernelContext_GetOutput(context, index, sizes, rank, &value));
-    return ort_GetTensorMutableData(value, data);
+    return read_tensor(value, view);
 }
 
 static OrtStatus *read_tensor_type(const OrtTensorTypeAndShapeInfo *tensor, ValueView *view) {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import mlx.core as mx
 import numpy as np
 
+from opgraft.engine.results import in_storage_type
 from opgraft.errors import ModelError
 from opgraft.graph import Array
 from opgraft.graph.element_types import NAME_OF_ORT, PACKED, STORAGE
-from opgraft.graph.packing import packed_size, unpacked
+from opgraft.graph.packing import bytes_in, packed, unpacked
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import check
 
@@ -35,9 +37,7 @@ def array_of_view(view: Any) -> Array:
     storage = STORAGE_OF_ORT.get(view.element_type)
     if storage is None:
         return _unpacked(view)
-    rank = view.rank
-    shape = tuple(ffi.unpack(view.sizes, rank)) if rank else ()
-    array = array_at(view.data, shape, storage)
+    array = array_at(view.data, shape_of(view), storage)
     array.flags.writeable = False
     return array
 
@@ -46,8 +46,28 @@ def _unpacked(view: Any) -> Array:
     dtype = NAME_OF_ORT.get(view.element_type, f"number {view.element_type}")
     if dtype not in PACKED:
         raise ModelError(f"element type {dtype} is not supported")
-    shape = tuple(ffi.unpack(view.sizes, view.rank)) if view.rank else ()
-    return unpacked(array_at(view.data, (packed_size(shape, dtype),), _BYTE), shape, dtype)
+    shape = shape_of(view)
+    return unpacked(array_at(view.data, (bytes_in(shape, dtype),), _BYTE), shape, dtype)
+
+
+def shape_of(view: Any) -> tuple[int, ...]:
+    """The shape of the tensor that a TensorView describes."""
+    rank = view.rank
+    return tuple(ffi.unpack(view.sizes, rank)) if rank else ()
+
+
+def write_at(view: Any, result: mx.array | Array) -> None:
+    """Write an evaluated array into the memory, on the host, that a TensorView describes."""
+    result = in_storage_type(result)
+    dtype = NAME_OF_ORT[view.element_type]
+    if dtype in PACKED:
+        result = packed(np.array(result, copy=False), dtype)
+    memory = memoryview(cast(Any, result))
+    if memory.c_contiguous:
+        ffi.memmove(view.data, memory, memory.nbytes)
+    else:
+        elements = np.array(result, copy=False)
+        np.copyto(array_at(view.data, result.shape, elements.dtype), elements)
 
 
 def array_at(data: Any, shape: tuple[int, ...], storage: np.dtype[Any]) -> Array:
@@ -77,8 +97,7 @@ def element_type_of(value: Any) -> str:
 
 
 def _strings(value: Any, view: Any) -> Array:
-    shape = tuple(view.sizes[axis] for axis in range(view.rank))
-    array = np.empty(shape, object)
+    array = np.empty(shape_of(view), object)
     length = ffi.new("size_t *")
     check(lib.ort_GetStringTensorDataLength(value, length))
     text = ffi.new("char[]", length[0] or 1)
