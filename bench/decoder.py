@@ -112,6 +112,8 @@ def product(matrix: Matrix) -> Callable[[mx.array], mx.array]:
 
 
 def quantized_product(words: mx.array, scales: mx.array, biases: mx.array, rows: mx.array) -> mx.array:
+    if rows.dtype == mx.float32 and mx.default_device() == mx.Device(mx.gpu):  # for which MLX has no CUDA kernel
+        return rows @ mx.dequantize(words, scales, biases, group_size=BLOCK, bits=4).T
     return mx.quantized_matmul(rows, words, scales, biases, transpose=True, group_size=BLOCK, bits=4)
 
 

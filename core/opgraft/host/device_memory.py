@@ -18,7 +18,7 @@ import numpy as np
 from opgraft.engine.results import brought, stored
 from opgraft.errors import ModelError
 from opgraft.graph import Array
-from opgraft.graph.element_types import NAME_OF_ORT, STORAGE
+from opgraft.graph.element_types import HELD, NAME_OF_ORT, STORAGE
 from opgraft.graph.packing import array_of_bytes, bytes_in, bytes_of
 from opgraft.host._ep import ffi, lib
 from opgraft.host.devices import default_device
@@ -82,7 +82,8 @@ class DeviceMemory:
         self._free[bits].append(address)
 
     def write(self, view: Any, array: mx.array | Array) -> None:
-        """Have the tensor that a TensorView describes be an evaluated array; of one on the host, a copy.
+        """Have the tensor that a TensorView describes be an evaluated array, or a copy of one on the host: on the
+        device, where it is large.
 
         Raises:
             ModelError: the tensor is in another device's memory.
@@ -93,8 +94,11 @@ class DeviceMemory:
         block = self._block(address)
         if address != block:
             self._inner.setdefault(block, []).append(address)
-        kept = unchanging(np.array(array)) if isinstance(array, np.ndarray) else array
-        self._arrays[address] = kept, NAME_OF_ORT[view.element_type]
+        dtype = NAME_OF_ORT[view.element_type]
+        if isinstance(array, np.ndarray):
+            on_device = array.size > SMALL and dtype in HELD
+            array = brought(array, dtype) if on_device else unchanging(np.array(array))
+        self._arrays[address] = array, dtype
 
     def read(self, view: Any) -> mx.array | Array:
         """The tensor that a TensorView describes: MLX's array, or in storage form as it came from the host. Where
@@ -116,13 +120,12 @@ class DeviceMemory:
         return array if array.shape == shape and written == dtype else _seen_as(array, written, shape, dtype)
 
     def take(self, view: Any) -> mx.array | Array:
-        """As `read`, for a program's input: what is large is brought to the device, once."""
+        """As `read`, for a program's input: what is large is on the device."""
         array = self.read(view)
         if isinstance(array, mx.array) or array.size <= SMALL:
             return array
-        made = brought(array, NAME_OF_ORT[view.element_type])
-        self.write(view, made)
-        return made
+        self.write(view, array)
+        return self.read(view)
 
     def _block(self, address: int) -> int:
         """The first of the addresses that were taken at once, `address` among them.
