@@ -238,16 +238,13 @@ def rotated(array: mx.array, cosine: mx.array, sine: mx.array, interleaved: obje
     A pair is an element and its neighbour where `interleaved`, otherwise one of the first half of R and one of the
     second. What lies beyond R stays.
     """
-    width = 2 * cosine.shape[-1]
-    rotating, still = array[..., :width], array[..., width:]
-    if interleaved:
-        first, second = rotating[..., 0::2], rotating[..., 1::2]
-        halves = cosine * first - sine * second, sine * first + cosine * second
-        turned = mx.reshape(mx.stack(halves, axis=-1), rotating.shape)
-    else:
-        first, second = mx.split(rotating, 2, axis=-1)
-        cosines, sines = mx.concatenate([cosine, cosine], axis=-1), mx.concatenate([-sine, sine], axis=-1)
-        turned = cosines * rotating + sines * mx.concatenate([second, first], axis=-1)
+    count = cosine.shape[-1]
+    rotating, still = array[..., : 2 * count], array[..., 2 * count :]
+    axis, shape = (-1, (count, 2)) if interleaved else (-2, (2, count))
+    pairs = mx.unflatten(rotating, -1, shape)
+    others = pairs[..., ::-1] if interleaved else pairs[..., ::-1, :]
+    turned = mx.expand_dims(cosine, axis) * pairs + mx.stack([-sine, sine], axis) * others
+    turned = mx.flatten(turned, -2)
     return mx.concatenate([turned, still], axis=-1) if still.size else turned
 
 

@@ -48,8 +48,9 @@ LEAST_BUILDING: Final = 10e-6
 """A segment that builds faster than this is not worth a trace."""
 
 FUSED_AFTER_REPLAYS: Final = 16
-FUSED_AFTER_SECONDS: Final = 1.0
-"""On a GPU, a trace that was replayed so often, for so long, is worth compiling kernels for."""
+FUSED_AFTER_SECONDS: Final = 60.0
+"""On a GPU, a trace that was replayed so often, for so long, is worth compiling kernels for: that takes seconds, in
+which MLX does little else, and gains a tenth."""
 
 MOST_FORMS: Final = 256
 """With more forms than this, a program forgets those that came but once; or all, and what is in use is traced again."""
@@ -99,7 +100,9 @@ class Trace:
     Attributes:
         inputs: the slots of its arguments.
         function: None where the segment cannot be traced.
-        outputs: the slots of its first results; the others are for `failures`, those of its checks.
+        outputs: the slots of its first results.
+        failure: where it has checks, the error of the first of them; one more result tells whether all hold. Which of
+            them does not, a run step by step finds.
         on_host: what it leaves on the host, the same at every run.
         at: the step that is being traced.
         fuses: its kernels are fused; `asked`: another one, with fused kernels, is on its way.
@@ -114,7 +117,7 @@ class Trace:
     since: float = 0.0
     outputs: tuple[int, ...] = ()
     on_host: tuple[tuple[int, Any], ...] = ()
-    failures: tuple[TranslationError, ...] = ()
+    failure: TranslationError | None = None
     at: int = 0
 
 
@@ -365,8 +368,8 @@ class Compiler:
             frame.device[slot] = result
         for slot, value in trace.on_host:
             frame.host[slot] = value
-        for holds, failure in zip(results[len(trace.outputs) :], trace.failures, strict=True):
-            frame.run.checks.append(Check(holds, failure))
+        if trace.failure is not None:
+            frame.run.checks.append(Check(results[-1], trace.failure))
         for slot in segment.dead:
             frame.drop(slot)
         return True
@@ -452,8 +455,12 @@ class Compiler:
                 slot for slot in segment.writes if inner.host[slot] is None and inner.device[slot] is not None
             )
             trace.on_host = tuple((slot, inner.host[slot]) for slot in segment.writes if inner.host[slot] is not None)
-            trace.failures = tuple(check.failure for check in inner.run.checks)
-            return [inner.device[slot] for slot in trace.outputs] + [check.holds for check in inner.run.checks]
+            results = [inner.device[slot] for slot in trace.outputs]
+            checks = inner.run.checks
+            if checks:
+                trace.failure = checks[0].failure
+                results.append(mx.all(mx.stack([check.holds for check in checks])) if checks[1:] else checks[0].holds)
+            return results
 
         trace.function = mx.compile(traced)
         return trace
