@@ -182,6 +182,14 @@ class TestVerification:
         assert found.candidate is not None
         assert found.candidate.handler is right
         assert registry.claim(PLAIN).candidate is found.candidate
+        assert registry.once_tried.claim(PLAIN).candidate is found.candidate
+
+    def test_what_was_right_is_tried_once(self) -> None:
+        tried: list[Any] = []
+        packs = registry_of(op("Op")(lambda X: tried.append(X) or X))
+        registry = VerifiedRegistry(packs, "cpu")
+        assert registry.claim(PLAIN).candidate is registry.once_tried.claim(PLAIN).candidate
+        assert len(tried) == 1
 
     def test_does_not_leave_anything_in_the_handlers_cache(self) -> None:
         caches: list[Any] = []

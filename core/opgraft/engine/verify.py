@@ -16,7 +16,7 @@ from opgraft.ops.arrays import HELD_TYPE, as_held, element_type, host_from_stora
 from opgraft.ops.context import Context
 from opgraft.ops.handler import Place
 from opgraft.ops.tensors import Tensors
-from opgraft.registry import Candidate, Claim, Reason, Registry
+from opgraft.registry import Candidate, Claim, Claimer, Reason, Registry
 from opgraft.tracing import SpanMaker, untold
 
 STAND_IN_SIZES = (4, 1, 16)
@@ -39,6 +39,13 @@ class VerifiedRegistry:
         self.registry = registry
         self.device = device
         self._span = span
+        self._found_problems = False
+
+    @property
+    def once_tried(self) -> Claimer:
+        """What is asked again of nodes that were tried. Where all were right, the first handler to claim a node is the
+        one that was tried, and need not be tried again."""
+        return self if self._found_problems else self.registry
 
     def claim(self, node: Node) -> Claim:
         """As `Registry.claim`, with each claim tried."""
@@ -46,7 +53,9 @@ class VerifiedRegistry:
 
     def _problem_with(self, node: Node, candidate: Candidate) -> Reason | None:
         with self._span(f"verify {node.op_type}", "verify", node=node.label, pack=candidate.pack):
-            return problem_with(node, candidate, self.device)
+            problem = problem_with(node, candidate, self.device)
+        self._found_problems = self._found_problems or problem is not None
+        return problem
 
 
 def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None:

@@ -148,6 +148,7 @@ class ExecutionProvider:
     def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[Any]:
         """An OrtNodeComputeInfo for each fused node. Weights that several of them read are converted once."""
         constants = ConstantStore()
+        registry = self.registry.once_tried if isinstance(self.registry, VerifiedRegistry) else self.registry
         made: list[FusedNode] = []
         try:
             with self.trace.making("compile subgraphs"):
@@ -157,7 +158,7 @@ class ExecutionProvider:
                         set_versions(live.graph, self.definitions)
                         plan = build_plan(live.graph, inputs, outputs)
                         with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
-                            program = Program(plan, self.registry, self.device, constants)
+                            program = Program(plan, registry, self.device, constants)
                         runner = self._with_fallback(program, live.graph, constants)
                     made.append(FusedNode(runner, self.trace))
         except BaseException:
