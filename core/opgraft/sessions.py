@@ -194,7 +194,7 @@ def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]
 
     try:
         with observed(look) as seen:
-            return onnxruntime.InferenceSession(source_of(model), options), seen
+            return onnxruntime.InferenceSession(source_of(model), options, enable_fallback=0), seen
     except Exception as error:
         raise _refusal(model, error, load_registry()) from error
 

@@ -36,6 +36,16 @@ FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS = 4
 """Before this IR version every initializer had to be a graph input too, and was a constant nevertheless."""
 
 
+_ONNX_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    ProtobufError,
+    ValueError,
+    RuntimeError,
+)
+"""What onnx's own code raises for a model that is not as it should be."""
+
+
 def load_model(path: str | Path) -> onnx.ModelProto:
     """Read a model file, with its external data still outside.
 
@@ -75,7 +85,7 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infe
         ModelError: its nodes form a cycle.
     """
     if model.functions:
-        with suppress(ProtobufError, ValueError, RuntimeError):
+        with suppress(*_ONNX_ERRORS):
             model = onnx.inliner.inline_local_functions(_with_default_attributes(model))
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
@@ -92,7 +102,7 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of the model with the types that ONNX's own inference finds; where it fails, those that the file gives."""
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ProtobufError, ValueError, RuntimeError):
+    except _ONNX_ERRORS:
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
         return copied
@@ -233,7 +243,7 @@ def since_version(op_type: str, domain: str, opset: int) -> int:
     """The operator version that `opset` means for an operator; the opset itself where ONNX has no schema."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, "" if domain == ONNX_DOMAIN else domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # a TypeError where it is more than a version can be
         return opset
     return int(schema.since_version)
 
@@ -272,38 +282,49 @@ def storage_form(array: Any, dtype: str) -> Array:
 
 
 def dense_array(sparse: SparseTensorProto, folder: str | Path = ".") -> Array:
-    """The elements of a sparse tensor, zeros among them, in storage form; see `storage_array`."""
+    """The elements of a sparse tensor, zeros among them, in storage form; see `storage_array`.
+
+    Raises:
+        ModelError: as for `storage_array`; or its places are not in its shape, or not as many as its values.
+    """
     values = storage_array(sparse.values, folder)
-    places = storage_array(sparse.indices, folder).astype(np.int64)
-    array = np.zeros(tuple(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        array.flat[places] = values
-    else:
-        array[tuple(places.T)] = values
+    places = storage_array(sparse.indices, folder)
+    try:
+        array = np.zeros(tuple(sparse.dims), values.dtype)
+        if places.ndim == 1:
+            array.flat[places.astype(np.int64)] = values
+        else:
+            array[tuple(places.astype(np.int64).T)] = values
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise ModelError(
+            f"sparse tensor {sparse.values.name!r}, of shape {list(sparse.dims)}: {error or 'too large for here'}"
+        ) from error
     return array
 
 
 def _constant_tensor(node: onnx.NodeProto) -> TensorProto | SparseTensorProto | None:
+    """What a sound Constant node holds; None for every other node."""
     if node.op_type != "Constant" or normalized_domain(node.domain) != ONNX_DOMAIN or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
-    tensor: TensorProto | SparseTensorProto | None = None
-    if attribute.name == "value":
-        tensor = attribute.t
-    elif attribute.name == "sparse_value":
-        tensor = attribute.sparse_tensor
-    elif attribute.name in _CONSTANT_FORMS:
-        tensor = onnx.numpy_helper.from_array(_CONSTANT_FORMS[attribute.name](attribute), node.output[0])
-    return tensor
+    kind, read = _CONSTANT_FORMS.get(attribute.name, (None, None))
+    if read is None or attribute.type != kind or len(node.output) != 1 or not node.output[0]:
+        return None
+    found = read(attribute)
+    if isinstance(found, TensorProto | SparseTensorProto):
+        return found
+    return onnx.numpy_helper.from_array(found, node.output[0])
 
 
-_CONSTANT_FORMS: dict[str, Callable[[AttributeProto], Any]] = {
-    "value_int": lambda attribute: np.array(attribute.i, np.int64),
-    "value_ints": lambda attribute: np.array(attribute.ints, np.int64),
-    "value_float": lambda attribute: np.array(attribute.f, np.float32),
-    "value_floats": lambda attribute: np.array(attribute.floats, np.float32),
-    "value_string": lambda attribute: np.array(attribute.s, object),
-    "value_strings": lambda attribute: np.array(list(attribute.strings), object),
+_CONSTANT_FORMS: dict[str, tuple[int, Callable[[AttributeProto], Any]]] = {
+    "value": (AttributeProto.TENSOR, lambda attribute: attribute.t),
+    "sparse_value": (AttributeProto.SPARSE_TENSOR, lambda attribute: attribute.sparse_tensor),
+    "value_int": (AttributeProto.INT, lambda attribute: np.array(attribute.i, np.int64)),
+    "value_ints": (AttributeProto.INTS, lambda attribute: np.array(attribute.ints, np.int64)),
+    "value_float": (AttributeProto.FLOAT, lambda attribute: np.array(attribute.f, np.float32)),
+    "value_floats": (AttributeProto.FLOATS, lambda attribute: np.array(attribute.floats, np.float32)),
+    "value_string": (AttributeProto.STRING, lambda attribute: np.array(attribute.s, object)),
+    "value_strings": (AttributeProto.STRINGS, lambda attribute: np.array(list(attribute.strings), object)),
 }
 
 
