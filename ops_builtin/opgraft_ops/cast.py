@@ -9,6 +9,7 @@ from opgraft.graph.element_types import BITS, NAME_OF_ONNX
 from opgraft.ops import BOOL, HELD, NARROW, NUMBERS, PACKED, Layout, Node, op
 from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
 from opgraft_ops import _narrow
+from opgraft_ops._sizes import flags
 from opgraft_ops._table import quiet
 
 CASTABLE = NUMBERS | BOOL | NARROW
@@ -65,6 +66,10 @@ def cast_like(ctx, input, target_type, *, saturate=1, round_mode="up"):
 
 cast.host(quiet(cast.function))
 cast_like.host(quiet(cast_like.function))
+
+
+cast.condition(flags("saturate"))
+cast_like.condition(flags("saturate"))
 
 
 @cast.condition

@@ -19,6 +19,7 @@ from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import along
 from opgraft_ops._sizes import all_counted, flags
+from opgraft_ops._table import quiet
 
 LONGEST_PERIOD = 16
 """The largest p for which outputs are computed by family."""
@@ -245,6 +246,7 @@ def resized(ctx, X, targets, tables, extrapolation_value):
     return (channels_first(x) if turned else x).astype(X.dtype)
 
 
+@quiet
 def table(
     method: Method,
     axis: int,

@@ -6,6 +6,7 @@ into files beside it, where something is amiss. One that finds nothing to damage
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -333,7 +334,8 @@ def tensor_values(rng: Rng, model: onnx.ModelProto) -> None:
     tensor = pick(rng, [each for each in found if each.data_type in (TensorProto.INT64, TensorProto.INT32)] or found)
     try:
         array = numpy_helper.to_array(tensor).copy()
-        array.flat[int(rng.integers(array.size))] = pick(rng, NUMBERS if array.dtype.kind in "iu" else FLOATS)
+        with np.errstate(all="ignore"):
+            array.flat[int(rng.integers(array.size))] = pick(rng, NUMBERS if array.dtype.kind in "iu" else FLOATS)
         tensor.raw_data = array.tobytes()
     except (ValueError, TypeError, OverflowError) as error:
         raise LookupError from error
@@ -575,6 +577,12 @@ def _linked_folder(folder: Path, data: bytes) -> str:
     return "away/elsewhere.bin"
 
 
+def _pipe(folder: Path, data: bytes) -> str:
+    """One that nobody writes into: who opens it waits forever."""
+    os.mkfifo(folder / "pipe.bin")
+    return "pipe.bin"
+
+
 PLACES: dict[str, Callable[[Path, bytes], str]] = {
     "beside": lambda folder, data: _written(folder / "data.bin", data),
     "below": lambda folder, data: _written(folder / "below" / "data.bin", data, "below/data.bin"),
@@ -584,6 +592,7 @@ PLACES: dict[str, Callable[[Path, bytes], str]] = {
     "absolute": lambda folder, data: _written(folder / "data.bin", data, str(folder / "data.bin")),
     "linked": _linked,
     "linked folder": _linked_folder,
+    "pipe": _pipe,
     "a folder": lambda folder, data: ".",
     "endless": lambda folder, data: "/dev/zero",
     "the model": lambda folder, data: "model.onnx",

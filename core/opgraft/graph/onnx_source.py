@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,11 +56,11 @@ def load_model(path: str | Path) -> onnx.ModelProto:
     path = Path(path)
     if not path.exists():
         raise ModelError(f"{path}: no such file")
-    if path.is_dir():
-        raise ModelError(f"{path}: a folder, not a model file")
+    if not path.is_file():  # a pipe may take forever, and a device never end
+        raise ModelError(f"{path}: {'a folder' if path.is_dir() else 'a pipe or a device'}, not a model file")
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
-    except (ProtobufError, OSError, ValueError) as error:
+    except (ProtobufError, OSError, ValueError, MemoryError) as error:
         raise ModelError(f"{path}: not an ONNX model, or cut short ({type(error).__name__}: {error})") from error
     if not model.HasField("graph"):
         raise ModelError(f"{path}: not an ONNX model (it holds no graph)")
@@ -101,11 +102,23 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infe
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of the model with the types that ONNX's own inference finds; where it fails, those that the file gives."""
     try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+        # what it propagates, it goes through element by element, as many as a tensor says that it has
+        sound = all(prod(each.dims) <= 8 * each.ByteSize() for each in _tensors(model.graph))
+        return onnx.shape_inference.infer_shapes(model, data_prop=sound)
     except _ONNX_ERRORS:
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
         return copied
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    """The tensors that a graph and its bodies hold themselves."""
+    found = [*graph.initializer]
+    for node in graph.node:
+        for attribute in node.attribute:
+            found += [attribute.t] * attribute.HasField("t")
+            yield from _tensors(attribute.g)
+    yield from (each for each in found if each.data_location != TensorProto.EXTERNAL)
 
 
 def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
@@ -197,7 +210,8 @@ class _Reader:
         sparse = isinstance(tensor, SparseTensorProto)
         data_type = tensor.values.data_type if sparse else tensor.data_type
         read = partial(dense_array if sparse else storage_array, tensor, self.folder)
-        into[name] = Initializer(Value(name, NAME_OF_ONNX.get(data_type), tuple(tensor.dims)), read, constant)
+        shape = tuple(size if size >= 0 else None for size in tensor.dims)
+        into[name] = Initializer(Value(name, NAME_OF_ONNX.get(data_type), shape), read, constant)
 
     def _node(self, proto: onnx.NodeProto, known: Mapping[str, Value]) -> Node:
         domain = normalized_domain(proto.domain)
@@ -252,16 +266,19 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
     """The elements of a tensor in the storage type of its element type; see `storage_form`.
 
     Raises:
-        ModelError: its external data is missing, or its element type has no storage here.
+        ModelError: its external data is missing or elsewhere, its sizes are not those of its data, or its element type
+            has no storage here.
     """
     name = NAME_OF_ONNX.get(tensor.data_type, f"number {tensor.data_type}")
     storage = STORAGE.get(name)
     if storage is None and name != "string":
         raise ModelError(f"tensor {tensor.name!r}: element type {name} is not supported")
+    if min(tensor.dims, default=0) < 0:
+        raise ModelError(f"tensor {tensor.name!r}: a size of {list(tensor.dims)} is negative")
     try:
         array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"tensor {tensor.name!r}: {error}") from error
+    except (OSError, OverflowError, MemoryError, *_ONNX_ERRORS) as error:
+        raise ModelError(f"tensor {tensor.name!r}: {error or 'too large for here'}") from error
     if storage is None:
         return np.asarray(array, dtype=object)
     return storage_form(array, name)

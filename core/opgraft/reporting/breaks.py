@@ -209,7 +209,8 @@ class _Scope:
                 if side is not Side.HOST:
                     made_by = scope.made_by.get(value.name)
                     self.found.append(Reading(node, CONDITION, value, made_by, side is Side.DEVICE))
-            given = [min(both) for both in zip(given, results[conditions:], strict=False)]
+            ends = [*results[conditions:], *given]  # a body that gives too little fails before anything is read
+            given = [min(both) for both in zip(given, ends, strict=False)]
         return given
 
     def _formals(self, node: Node, body: Graph) -> dict[str, Side]:
