@@ -284,7 +284,7 @@ def check(file: File, number: int, doing: Callable[[str], None]) -> str:
     doing("session on the CPU")
     cpu = checked("session on the CPU", lambda: session_of(path))
     kind = run(file, session, cpu, rng, doing)
-    if number % 4 == 0:
+    if number % 16 == 0:
         doing("report")
         checked("report", lambda: report(path))
     if number % 8 == 1 and not kind.startswith("not fed"):
@@ -365,13 +365,20 @@ def chunk(first: int, end: int, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def dead(done: Ended, place: Path) -> dict[str, Any]:
-    """A file that a process died of: its own fault, or ONNX Runtime's, which dies of it alone too."""
-    found = {"number": done.number, "kind": WRONG, "about": done.doing}
-    found["text"] = f"{done.died} ({done.doing})\n{done.errors[-3000:]}"
+    """A file that a process died of: its own fault, or ONNX Runtime's, which dies of it alone too, or that of onnx,
+    which `opgraft report` keeps to another process."""
+    text = f"{done.died} ({done.doing})\n{done.errors[-3000:]}"
     plain = [sys.executable, str(Path(__file__).with_name("plain.py")), str(place / "model"), str(SECONDS)]
+    shown = [sys.executable, "-m", "opgraft.cli", "report", str(place / "model" / "model.onnx")]
+    kind = WRONG
     if subprocess.run(plain, capture_output=True, preexec_fn=limit_memory).returncode:
-        found["kind"] = OWN_CRASH
-    return found
+        kind = OWN_CRASH
+    elif done.doing == "read" and subprocess.run(shown, capture_output=True, preexec_fn=limit_memory).returncode in (
+        0,
+        1,
+    ):
+        kind = "onnx's own crash"
+    return {"number": done.number, "kind": kind, "text": text, "about": done.doing}
 
 
 def keep(found: Mapping[str, Any]) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnx.inliner
 import onnx.numpy_helper
 from google.protobuf.message import Error as ProtobufError
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
 from opgraft.errors import ModelError
+from opgraft.graph.completion import ONNX_ERRORS, Complete, completed
 from opgraft.graph.element_types import NAME_OF_ONNX, ONNX_OF_NAME, PACKED, STORAGE, marked
 from opgraft.graph.model import (
     ONNX_DOMAIN,
@@ -35,16 +33,6 @@ from opgraft.graph.packing import from_codes
 
 FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS = 4
 """Before this IR version every initializer had to be a graph input too, and was a constant nevertheless."""
-
-
-_ONNX_ERRORS = (
-    onnx.shape_inference.InferenceError,
-    onnx.checker.ValidationError,
-    ProtobufError,
-    ValueError,
-    RuntimeError,
-)
-"""What onnx's own code raises for a model that is not as it should be."""
 
 
 def load_model(path: str | Path) -> onnx.ModelProto:
@@ -71,7 +59,9 @@ Infer: TypeAlias = Callable[[Node], Sequence[Value]]
 """Says what the outputs of a node are of, where ONNX has no schema of its operator."""
 
 
-def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infer | None = None) -> Graph:
+def graph_of_model(
+    model: onnx.ModelProto, folder: str | Path = ".", infer: Infer | None = None, complete: Complete = completed
+) -> Graph:
     """The graph of a model, with the types and shapes that ONNX's own inference finds.
 
     Constant nodes become initializers, and calls of the model's own functions the functions' nodes, as they do in ONNX
@@ -81,44 +71,20 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infe
         model: the model.
         folder: where its external data lies.
         infer: asked for the types of outputs that ONNX's inference does not find.
+        complete: ONNX's inference. For a file that may be anything, `completed_apart`.
 
     Raises:
         ModelError: its nodes form a cycle.
     """
-    if model.functions:
-        with suppress(*_ONNX_ERRORS):
-            model = onnx.inliner.inline_local_functions(_with_default_attributes(model))
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
     while True:
-        model = _inferred(model)
+        model = complete(model)
         reader = _Reader(opsets, Path(folder), overridable)
         graph = reader.graph(model.graph, {})
         # What is found here, ONNX's inference goes on from.
         if infer is None or not any([_note_types(each, proto, infer) for each, proto in reader.read]):
             return graph
-
-
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the model with the types that ONNX's own inference finds; where it fails, those that the file gives."""
-    try:
-        # what it propagates, it goes through element by element, as many as a tensor says that it has
-        sound = all(prod(each.dims) <= 8 * each.ByteSize() for each in _tensors(model.graph))
-        return onnx.shape_inference.infer_shapes(model, data_prop=sound)
-    except _ONNX_ERRORS:
-        copied = onnx.ModelProto()
-        copied.CopyFrom(model)
-        return copied
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """The tensors that a graph and its bodies hold themselves."""
-    found = [*graph.initializer]
-    for node in graph.node:
-        for attribute in node.attribute:
-            found += [attribute.t] * attribute.HasField("t")
-            yield from _tensors(attribute.g)
-    yield from (each for each in found if each.data_location != TensorProto.EXTERNAL)
 
 
 def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
@@ -140,28 +106,6 @@ def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
 
 def _lacks(value: Value) -> bool:
     return value.kind == "tensor" and (value.dtype is None or value.shape is None)
-
-
-def _with_default_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which each call of a function gives every attribute that the function has a default of: the inliner
-    knows only those that are given."""
-    completed = onnx.ModelProto()
-    completed.CopyFrom(model)
-    defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in completed.functions}
-
-    def complete(nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            given = {attribute.name for attribute in node.attribute}
-            missing = defaults.get((node.domain, node.op_type, node.overload), ())
-            node.attribute.extend([each for each in missing if each.name not in given])
-            for attribute in node.attribute:
-                for body in (attribute.g, *attribute.graphs):
-                    complete(body.node)
-
-    complete(completed.graph.node)
-    for function in completed.functions:
-        complete(function.node)
-    return completed
 
 
 class _Reader:
@@ -277,7 +221,7 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
         raise ModelError(f"tensor {tensor.name!r}: a size of {list(tensor.dims)} is negative")
     try:
         array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
-    except (OSError, OverflowError, MemoryError, *_ONNX_ERRORS) as error:
+    except (OSError, OverflowError, MemoryError, *ONNX_ERRORS) as error:
         raise ModelError(f"tensor {tensor.name!r}: {error or 'too large for here'}") from error
     if storage is None:
         return np.asarray(array, dtype=object)
