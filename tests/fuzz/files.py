@@ -359,7 +359,7 @@ def chunk(first: int, end: int, folder: Path) -> Iterator[dict[str, Any]]:
         yield {"number": first, "kind": WRONG, "text": f"said: {rest[-3000:]}", "about": f"up to {end}"}
     if done.died:
         yield dead(done, place)
-        if 0 <= done.number < end - 1:
+        if first <= done.number < end - 1:
             yield from chunk(done.number + 1, end, folder)
     shutil.rmtree(place, ignore_errors=True)
 
