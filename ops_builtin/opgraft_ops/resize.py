@@ -191,13 +191,14 @@ def _(node):
         node.require(whole, f"{mode} with scales that may give a fraction of a pixel: ONNX and ONNX Runtime differ")
 
 
+@quiet
 def scaled(scales: np.ndarray, lengths: Sequence[int]) -> tuple[list[np.float32], list[int]]:
     """The scales, in float32, and the lengths that they mean for axes of `lengths`.
 
     Raises:
         ValueError: there are more scales or fewer, or some are not positive.
     """
-    if scales.shape != (len(lengths),) or not (scales > 0).all():
+    if scales.shape != (len(lengths),) or not ((scales > 0) & (scales < np.inf)).all():
         raise ValueError(f"scales {scales.tolist()} are not a positive number for each of the axes of {list(lengths)}")
     factors = list(scales.astype(np.float32))
     return factors, [int(factor * np.float32(length)) for factor, length in zip(factors, lengths, strict=True)]

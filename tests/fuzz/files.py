@@ -341,6 +341,7 @@ def work(first: int, end: int, mark: Mark, folder: Path) -> None:
     limit_memory()
     warnings.simplefilter("ignore")
     warnings.filterwarnings("default", module="opgraft")
+    warnings.simplefilter("ignore", np.exceptions.ComplexWarning)  # of an index that a file says is complex
     for number in range(first, end):
         mark.at(number, "making the file", 5 * SECONDS)
         print(json.dumps(attempt(number, folder, partial(mark.at, number))), flush=True)
