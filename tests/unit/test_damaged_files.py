@@ -282,6 +282,23 @@ def test_a_graph_without_outputs_is_a_session() -> None:
     assert any("no outputs" in reason for reason in declined(model))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "sizes", "says"),
+    [
+        ("Tile", [2**40], r"MLX counts in 32 bits, and an input holds 1099511627776\)"),
+        ("Expand", [2**31], r"MLX counts in 32 bits, and an input holds 2147483648\)"),
+    ],
+)
+def test_a_size_that_nothing_holds_is_named(op_type: str, sizes: list[int], says: str) -> None:
+    shape: list[int | None] = [None] * len(sizes)
+    nodes = [helper.make_node(op_type, ["x", "s"], ["t"]), helper.make_node("Neg", ["t"], ["y"])]
+    x = (FLOAT, [1] * (len(sizes) if op_type == "Tile" else 1))
+    model = model_of(nodes, {"x": x, "s": (INT64, [len(sizes)])}, {"y": (FLOAT, shape)})
+    session = open_session(model)
+    with pytest.raises(Exception, match=f"node '{op_type} .*{says}"):
+        session.run(None, {"x": np.ones(x[1], np.float32), "s": np.array(sizes)})
+
+
 def test_sparse_outputs_are_compared() -> None:
     model = model_of([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])})
     values = helper.make_sparse_tensor(tensor("s", [5.0]), tensor("", [[1, 2]], np.int64), [2, 3])
