@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +33,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from damage import TO_BYTES, TO_FILES, TO_MODEL, pick, tensors_of
+from damage import TO_MODEL, pick, tensors_of
+from damage_files import TO_BYTES, TO_FILES
 from onnx import helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import SparseTensor
 from processes import SECONDS, Ended, Mark, limit_memory, run_cases
@@ -72,6 +74,14 @@ OWN = frozenset({"opgraft", "opgraft_ops", "opgraft_contrib", "opgraft_ml"})
 
 
 WRONG, OWN_CRASH = "wrong", "ONNX Runtime's own crash"
+TOLD = (
+    WRONG,
+    OWN_CRASH,
+    "fails on the EP alone",
+    "runs on the EP alone",
+    "loads on the CPU EP alone",
+)
+"""Of these kinds each file is told."""
 
 
 class Wrong(Exception):
@@ -411,30 +421,32 @@ def main() -> int:
         return 0
     began, kinds = time.monotonic(), Counter[str]()
     limit = asked.first + asked.files
-    with TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
-        starts = range(asked.first, limit, CHUNK)
-        for all_found in pool.map(lambda first: list(chunk(first, min(first + CHUNK, limit), Path(scratch))), starts):
-            for found in all_found:
+    try:
+        with TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
+            starts = range(asked.first, limit, CHUNK)
+            work_of = partial(chunk_of, limit=limit, folder=Path(scratch))
+            for found in chain.from_iterable(pool.map(work_of, starts)):
                 kinds[found["kind"]] += 1
-                if found["kind"] in TOLD:
-                    print(f"{found['number']} ({found['about']}): {found['kind']}: {found['text'][:1500]}", flush=True)
-                if found["kind"] == WRONG:
-                    keep(found)
-    seconds = time.monotonic() - began
-    print(f"{asked.files} files in {seconds:.0f} s ({asked.files / seconds:.1f} a second)")
-    for kind, count in kinds.most_common():
-        print(f"{count:7} {kind}")
+                tell(found)
+    finally:
+        seconds, tried = time.monotonic() - began, kinds.total()
+        print(f"{tried} files in {seconds:.0f} s ({tried / seconds:.1f} a second), {kinds[WRONG]} of them wrong")
+        for kind, count in kinds.most_common():
+            print(f"{count:7} {kind}", flush=True)
     return min(kinds[WRONG], 1)
 
 
-TOLD = (
-    WRONG,
-    OWN_CRASH,
-    "fails on the EP alone",
-    "runs on the EP alone",
-    "loads on the CPU EP alone",
-)
-"""Of these kinds each file is told."""
+def chunk_of(first: int, limit: int, folder: Path) -> list[dict[str, Any]]:
+    return list(chunk(first, min(first + CHUNK, limit), folder))
+
+
+def tell(found: Mapping[str, Any]) -> None:
+    """Show what came of a file, where that is to be seen, and keep the file where it is wrong."""
+    if found["kind"] in TOLD:
+        print(f"{found['number']} ({found['about']}): {found['kind']}: {found['text'][:1500]}", flush=True)
+    if found["kind"] == WRONG:
+        keep(found)
+
 
 if __name__ == "__main__":
     sys.exit(main())
