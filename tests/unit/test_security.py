@@ -153,7 +153,7 @@ class TestTerminal:
     def test_nor_the_log(self, tmp_path: Path) -> None:
         """In a process of its own: ONNX Runtime logs to the real stderr."""
         path = tmp_path / "model.onnx"
-        onnx.save(helper_of_the_log(), path)
+        onnx.save(declined_of_a_function(), path)
         done = run_script(
             "import host_models\n"
             f"host_models.open_session({str(path)!r}, {{'log_declined': 'on', 'trace': {str(tmp_path / 't')!r}}}, "
@@ -167,7 +167,7 @@ class TestTerminal:
         assert not [line for line in ours if steers(re.sub(colours, "", line))]
 
 
-def helper_of_the_log() -> onnx.ModelProto:
+def declined_of_a_function() -> onnx.ModelProto:
     """A model of a function, which ONNX Runtime makes a node of, with a name that is one of an operator."""
     call = helper.make_node(STEERING, ["x"], ["y"], name=STEERING, domain=STEERING)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(STEERING, 1)]

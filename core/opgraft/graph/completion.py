@@ -46,22 +46,24 @@ def completed(model: onnx.ModelProto) -> onnx.ModelProto:
         sound = all(prod(each.dims) <= 8 * each.ByteSize() for each in _tensors(model.graph))
         return onnx.shape_inference.infer_shapes(model, data_prop=sound)
     except ONNX_ERRORS:
-        copied = onnx.ModelProto()
-        copied.CopyFrom(model)
-        return copied
+        return _copied(model)
 
 
 def completed_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     """As `completed`, in another process; a copy of the model as it is where that process dies or takes too long."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable or "python", "-P", __file__]  # -P: no folder is added to those to import from
-    found = onnx.ModelProto()
-    found.CopyFrom(model)
     with suppress(OSError, ValueError, ProtobufError, subprocess.SubprocessError):
         given = model.SerializeToString()
         done = subprocess.run(command, input=given, capture_output=True, env=environment, timeout=SECONDS, check=True)
-        found.ParseFromString(done.stdout)
-    return found
+        return onnx.ModelProto.FromString(done.stdout)
+    return _copied(model)
+
+
+def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    return copied
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
@@ -77,8 +79,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
 def _with_default_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which each call of a function gives every attribute that the function has a default of: the inliner
     knows only those that are given."""
-    completed = onnx.ModelProto()
-    completed.CopyFrom(model)
+    completed = _copied(model)
     defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in completed.functions}
 
     def complete(nodes: Iterable[onnx.NodeProto]) -> None:

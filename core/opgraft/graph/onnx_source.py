@@ -220,12 +220,26 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r}: a size of {list(tensor.dims)} is negative")
     try:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _require_inside(tensor, Path(folder).resolve())
         array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
     except (OSError, OverflowError, MemoryError, *ONNX_ERRORS) as error:
         raise ModelError(f"tensor {tensor.name!r}: {error or 'too large for here'}") from error
     if storage is None:
         return np.asarray(array, dtype=object)
     return storage_form(array, name)
+
+
+def _require_inside(tensor: TensorProto, folder: Path) -> None:
+    """Make sure that a tensor's file lies in the model's folder, wherever links lead: onnx has not always done so.
+
+    Raises:
+        ValueError: it lies elsewhere, or is no file.
+    """
+    location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+    place = (folder / location).resolve()
+    if not place.is_relative_to(folder) or not place.is_file():
+        raise ValueError(f"its data is to be in {location!r}, which is no file in the model's folder")
 
 
 def storage_form(array: Any, dtype: str) -> Array:
