@@ -56,7 +56,8 @@ def completed_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     with suppress(OSError, ValueError, ProtobufError, subprocess.SubprocessError):
         given = model.SerializeToString()
         done = subprocess.run(command, input=given, capture_output=True, env=environment, timeout=SECONDS, check=True)
-        return onnx.ModelProto.FromString(done.stdout)
+        found: onnx.ModelProto = onnx.ModelProto.FromString(done.stdout)
+        return found
     return _copied(model)
 
 
