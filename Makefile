@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops fuzz-graphs lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops fuzz-graphs fuzz-files lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -25,6 +25,10 @@ fuzz-ops: $(VENV)/.installed-dev
 # Random whole graphs, in all ways in which they can be run; what fails is written into failures/, made smaller.
 fuzz-graphs: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz/graphs.py --models 3000
+
+# Damaged model files, 100,000 of them: some hours. What fails is kept in failures/, with no more damage than it needs.
+fuzz-files: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzz/files.py --files 100000
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

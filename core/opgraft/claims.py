@@ -80,12 +80,18 @@ def decide(
     """
     considered = range(len(graph.nodes)) if candidates is None else frozenset(candidates)
     with span("claim", "claim", nodes=len(considered)):
+        decide_one = decide_node if graph.outputs else _unneeded
         decisions = [
-            decide_node(node, registry, device) if index in considered else Decision(node, None)
+            decide_one(node, registry, device) if index in considered else Decision(node, None)
             for index, node in enumerate(graph.nodes)
         ]
     with span("partition", "partition"):
         return clustered(graph, decisions, device=device, feeds_bodies=feeds_bodies)
+
+
+def _unneeded(node: Node, registry: Claimer, device: str) -> Decision:
+    """ONNX Runtime makes no session of a graph without outputs once something of it is fused."""
+    return Decision(node, None, (Reason(None, "the graph has no outputs, for which it would be needed"),))
 
 
 def clustered(

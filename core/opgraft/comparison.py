@@ -24,7 +24,8 @@ NEGLIGIBLE = 1e-6
 class Outcome:
     """What a session gave for its inputs: the outputs by name, and the median seconds of a run.
 
-    An output that is a sequence or a map is an array for each of its elements, as in "y[0]"; an absent one is none.
+    An output that is a sequence or a map is an array for each of its elements, as in "y[0]"; one that is sparse, its
+    values and their places; an absent one is none.
     """
 
     outputs: dict[str, Array]
@@ -70,6 +71,9 @@ def _arrays(name: str, result: Any) -> Iterator[tuple[str, Array]]:
     if isinstance(result, list | dict):
         for key, element in result.items() if isinstance(result, dict) else enumerate(result):
             yield from _arrays(f"{name}[{key}]", element)
+    elif hasattr(result, "get_coo_data"):  # a sparse tensor, of the one format that a model can hold
+        yield f"{name}.values", np.asarray(result.values())
+        yield f"{name}.indices", np.asarray(result.get_coo_data().indices())
     elif result is not None:
         yield name, np.asarray(result)
 

@@ -6,9 +6,14 @@ import traceback
 from collections.abc import Collection
 from pathlib import Path
 
+from opgraft.text import printable_lines
+
 
 class OpgraftError(Exception):
-    """Base of every error that opgraft raises."""
+    """Base of every error that opgraft raises. A message may hold names from a model, and ends in many a terminal."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(printable_lines(each) if isinstance(each, str) else each for each in arguments))
 
 
 class Decline(OpgraftError):

@@ -30,7 +30,7 @@ def cpu_session(source: str | bytes) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SEVERITY_FATAL
     options.register_custom_ops_library(library_path())
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def own_session(source: bytes, provider_options: Mapping[str, str]) -> Any:

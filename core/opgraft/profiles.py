@@ -135,10 +135,13 @@ def load_profile(path: str | Path) -> Profile:
         _refuse(source, f"it is larger than a profile may be, {MOST_BYTES} bytes")
     try:
         document = yaml.load(content.decode(), Loader=_LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, *_OF_TAGS) as error:
         raise OptionError(f"profile {source}: this is no YAML ({' '.join(str(error).split())})") from error
     return _Reader(source).profile(document)
 
+
+_OF_TAGS: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What PyYAML raises of texts that are not what their tags say, such as !!timestamp."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The fast one where PyYAML has it; both make plain values only."""

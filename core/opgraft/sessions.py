@@ -13,6 +13,7 @@ from opgraft.claims import Decisions, decide
 from opgraft.engine import VerifiedRegistry, read_model
 from opgraft.errors import ModelError
 from opgraft.graph import Graph, Value
+from opgraft.graph.completion import completed_apart
 from opgraft.graph.element_types import has_numpy_type
 from opgraft.graph.onnx_source import load_model
 from opgraft.host import CUSTOM_OPS_ENTRY, observed, register
@@ -194,7 +195,7 @@ def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]
 
     try:
         with observed(look) as seen:
-            return onnxruntime.InferenceSession(source_of(model), options), seen
+            return onnxruntime.InferenceSession(source_of(model), options, enable_fallback=0), seen
     except Exception as error:
         raise _refusal(model, error, load_registry()) from error
 
@@ -202,7 +203,7 @@ def _observed_session(model: Model, options: Any, look: Callable[[Decisions], T]
 def _decided_from_file(model: Model, asked: Options, registry: Registry) -> Decisions:
     folder = Path(model).parent if isinstance(model, str | Path) else Path()
     device = _device(asked)
-    graph = read_model(_proto(model), told(registry), folder)
+    graph = read_model(_proto(model), told(registry), folder, completed_apart)
     return decide(graph, VerifiedRegistry(registry, device), device=device)
 
 

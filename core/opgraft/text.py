@@ -8,7 +8,14 @@ from collections.abc import Iterable
 
 def printable(text: str) -> str:
     """`text` with control characters made visible: names from a model must not steer a terminal."""
+    if text.isprintable():
+        return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def size_text(count: int) -> str:

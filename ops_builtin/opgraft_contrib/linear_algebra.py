@@ -59,6 +59,9 @@ def fused_gemm(
     return chosen(widened(product), numbers).astype(A.dtype)
 
 
+fused_gemm.condition(flags("transA", "transB"))
+
+
 @fused_gemm.condition
 def _(node: Node):
     claim_activation(node, OF_PRODUCT, None)

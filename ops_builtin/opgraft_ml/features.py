@@ -14,6 +14,7 @@ from opgraft.ops.arrays import HELD_TYPE
 from opgraft_ml._lookup import found, sorted_keys
 from opgraft_ml._types import FLOATING, NUMBERS
 from opgraft_ops._shared import indices_within
+from opgraft_ops._sizes import flags
 
 
 def wide(X: mx.array) -> mx.array:
@@ -127,6 +128,9 @@ def one_hot_encoder(ctx: Context, X, *, cats_int64s, zeros=1):
     if not zeros:
         ctx.check(known, "X holds what is none of the categories")
     return ((place[..., None] == mx.arange(count)) & known[..., None]).astype(mx.float32)
+
+
+one_hot_encoder.condition(flags("zeros"))
 
 
 @one_hot_encoder.condition

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import Handler, Layout, op
+from opgraft_ops._sizes import flags
 
 
 def row(
@@ -53,7 +54,9 @@ def legacy_row(name: str, function: Callable[..., Any], dtypes: Collection[str])
         return function(A, laid_over(A, B, broadcast, axis))
 
     translate.__doc__ = f"{name} with B laid over the dimensions of A from `axis` on. ONNX {name}-1 to {name}-6."
-    return op(name, until=6, dtypes=dtypes)(translate)
+    handler = op(name, until=6, dtypes=dtypes)(translate)
+    handler.condition(flags("broadcast"))
+    return handler
 
 
 def laid_over(A: mx.array, B: mx.array, broadcast: int, axis: int | None) -> mx.array:

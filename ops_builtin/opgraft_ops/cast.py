@@ -9,6 +9,7 @@ from opgraft.graph.element_types import BITS, NAME_OF_ONNX
 from opgraft.ops import BOOL, HELD, NARROW, NUMBERS, PACKED, Layout, Node, op
 from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
 from opgraft_ops import _narrow
+from opgraft_ops._sizes import flags
 from opgraft_ops._table import quiet
 
 CASTABLE = NUMBERS | BOOL | NARROW
@@ -67,11 +68,16 @@ cast.host(quiet(cast.function))
 cast_like.host(quiet(cast_like.function))
 
 
+cast.condition(flags("saturate"))
+cast_like.condition(flags("saturate"))
+
+
 @cast.condition
 @cast_like.condition
 def _(node: Node):
     target = target_of(node.attributes["to"]) if "to" in node.attributes else node.dtype(1)
     node.require(target in CASTABLE | {None}, f"MLX has no element type {target}, to which this casts")
+    node.require(node.attributes.get("saturate", 1) in (0, 1), "saturate is neither 0 nor 1")
     mode = node.attributes.get("round_mode", "up")
     node.require(mode in _narrow.ROUND_MODES, f"round_mode {mode!r} is not one of {', '.join(_narrow.ROUND_MODES)}")
 

@@ -12,17 +12,36 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import HELD, Anywhere, Host, Tensors, Value, op, to_device, to_host
+from opgraft.ops import HELD, Anywhere, Host, Node, Tensors, Value, op, to_device, to_host
 from opgraft.ops.arrays import HELD_TYPE
 
 TRIPS_BETWEEN_EVALUATIONS = 16
 """After so many trips what a loop has made so far is computed, so that MLX's graph stays small over thousands."""
 
 
+def require_bodies(node: Node, names: Sequence[str], inputs: int, outputs: int) -> None:
+    """Decline a node whose bodies do not take so many values each, or give fewer.
+
+    A file may say what it likes; ONNX Runtime looks only once a session is made of it.
+    """
+    for name in names:
+        body = node.bodies.get(name)
+        node.require(body is not None, f"{name} is no graph")
+        if body is not None:
+            taken, given = len(body.inputs), len(body.outputs)
+            node.require(taken == inputs, f"{name} takes {taken} inputs, and the node brings {inputs}")
+            node.require(given >= outputs, f"{name} gives {given} outputs, and the node needs {outputs}")
+
+
 @op("If", dtypes=HELD)
 def if_(cond: Host, *, then_branch, else_branch) -> tuple[Any | Tensors, ...]:
     """The outputs of one branch. cond: a single boolean. ONNX If-25."""
     return then_branch() if cond.item() else else_branch()
+
+
+@if_.condition
+def _(node: Node):
+    require_bodies(node, ("then_branch", "else_branch"), 0, node.needed_outputs)
 
 
 @op("Loop", dtypes=HELD)
@@ -48,6 +67,12 @@ def loop(ctx, M: Host = None, cond: Host = None, *v_initial: Anywhere | Tensors,
         trip += 1
         bound_graph(trip, states, collected)
     return (*states, *collected.stacked())
+
+
+@loop.condition
+def _(node: Node):
+    states = max(len(node.inputs) - 2, 0)
+    require_bodies(node, ("body",), 2 + states, 1 + max(states, node.needed_outputs))
 
 
 @op("Scan", since=9, dtypes=HELD)
@@ -98,6 +123,18 @@ def scan_of_batch(
             *(zeros((0, longest, *known_sizes(value)), value) for value in formal[first_scan:]),
         )
     return [stack(column, value) for column, value in zip(zip(*members, strict=True), formal, strict=True)]
+
+
+@scan.condition
+@scan_of_batch.condition
+def _(node: Node):
+    inputs, scanned_inputs = len(node.inputs) - (node.since_version < 9), node.attributes["num_scan_inputs"]
+    node.require(0 < scanned_inputs <= inputs, f"num_scan_inputs is {scanned_inputs}, and it has {inputs} to scan")
+    require_bodies(node, ("body",), inputs, max(inputs - scanned_inputs, node.needed_outputs))
+    lists = ("scan_input_axes", "scan_input_directions", "directions")
+    for name in lists:
+        given = node.attributes.get(name) or [0] * scanned_inputs
+        node.require(len(given) == scanned_inputs, f"{name} are {len(given)}, for {scanned_inputs} inputs to scan")
 
 
 def scanned(body, formal, states, sequences, directions) -> tuple[list[Any], Collected]:

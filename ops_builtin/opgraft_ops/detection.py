@@ -6,6 +6,7 @@ import numpy as np
 
 from opgraft.ops import Host, op
 from opgraft_ops._shared import Numpy
+from opgraft_ops._sizes import flags
 
 
 @op("NonMaxSuppression", since=10)
@@ -38,6 +39,9 @@ def non_max_suppression(
         kept = _kept(sides[:, image], order, overlap, limit)
         rows.append(np.stack([np.full_like(kept, image), np.full_like(kept, label), kept], axis=1))
     return np.concatenate(rows)
+
+
+non_max_suppression.condition(flags("center_point_box"))
 
 
 def _sides(boxes: Numpy, center_point_box: int) -> Numpy:

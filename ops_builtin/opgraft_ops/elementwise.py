@@ -14,6 +14,7 @@ from opgraft.ops.arrays import MLX_TYPE, element_type, to_device
 from opgraft_ops import _functions
 from opgraft_ops._folding import exponential, is_float, widened
 from opgraft_ops._functions import in_float32
+from opgraft_ops._sizes import flags
 from opgraft_ops._table import laid_over, legacy_row, quiet, row
 from opgraft_ops.cast import converted, converted_on_host
 
@@ -116,6 +117,9 @@ def legacy_divide_integers(ctx, A, B, *, broadcast=0, axis=None, consumed_inputs
     return quotient(A, laid_over(A, divisor(ctx), broadcast, axis))
 
 
+legacy_divide_integers.condition(flags("broadcast"))
+
+
 @op("Mod", since=10, dtypes=NUMBERS)
 def mod(ctx, A, B: Anywhere, *, fmod=0):
     """What is left of A after division by B, with broadcasting: with the sign of A where fmod is 1, otherwise of B.
@@ -133,6 +137,9 @@ def mod(ctx, A, B: Anywhere, *, fmod=0):
 @quiet
 def _(A, B, *, fmod=0):
     return (np.fmod if fmod else np.remainder)(A, divisor_on_host(B))
+
+
+mod.condition(flags("fmod"))
 
 
 @mod.condition
@@ -286,6 +293,9 @@ def is_infinite(X, *, detect_negative=1, detect_positive=1):
     if detect_negative or detect_positive:
         return mx.isposinf(X) if detect_positive else mx.isneginf(X)
     return mx.zeros(X.shape, mx.bool_)
+
+
+is_infinite.condition(flags("detect_negative", "detect_positive"))
 
 
 @op("Where", since=9, dtypes={"condition": BOOL}, layout=Layout.ANY)

@@ -12,6 +12,7 @@ import numpy as np
 
 from opgraft.ops import HELD, Anywhere, Context, Host, op, to_device
 from opgraft_ops._shared import LARGEST, Array, Numpy, along, between, indices_within
+from opgraft_ops._sizes import flags
 
 REDUCTIONS = {
     "add": (np.add, "add"),
@@ -239,6 +240,9 @@ def unique(ctx, X: Host, *, axis=None, sorted=1):
     if ctx.node.dtype(0) == "bfloat16":
         values = to_device(values).astype(mx.bfloat16)
     return values, first, inverse, counts
+
+
+unique.condition(flags("sorted"))
 
 
 def flat_places(ctx: Context, shape: Sequence[int], indices: Array) -> mx.array:

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.graph.element_types import NAME_OF_ONNX
-from opgraft.ops import HELD, Anywhere, Host, Layout, op
+from opgraft.ops import HELD, INTEGERS, Anywhere, Host, Layout, op
 from opgraft.ops.arrays import MLX_TYPE, element_type
 from opgraft_ops._shared import Array, Integers, Numpy, along, between, same_on_host
 from opgraft_ops._sizes import all_counted, check_shape, counted, flags
@@ -185,7 +185,11 @@ PADDABLE = HELD - {"float8e8m0"}
 """float8e8m0 has no zero to pad with."""
 
 
-@op("Pad", since=11, dtypes={"data": PADDABLE, "constant_value": PADDABLE})
+@op(
+    "Pad",
+    since=11,
+    dtypes={"data": PADDABLE, "pads": INTEGERS, "constant_value": PADDABLE, "axes": INTEGERS},
+)
 def pad(data, pads: Host, constant_value=None, axes: Host | None = None, *, mode="constant"):
     """data with pads = [before..., after...] elements added (removed where negative) along `axes`, by default all.
 

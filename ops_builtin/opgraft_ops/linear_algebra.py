@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from opgraft.ops import FLOATS, INTEGERS, NUMBERS, Context, Decline, op
 from opgraft_ops._folding import Fold, is_float, widened
+from opgraft_ops._sizes import flags
 
 LARGEST_PRODUCT = 1 << 24
 """How many products of integers are held at once."""
@@ -62,6 +63,9 @@ def gemm(ctx, A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
         return mx.addmm(C, A, B, alpha=alpha, beta=beta).astype(dtype)
     product = mx.matmul(A, B) if alpha == 1 else mx.matmul(A, B) * alpha
     return (product if C is None or not beta else product + C * beta).astype(dtype)
+
+
+gemm.condition(flags("transA", "transB"))
 
 
 @gemm.condition

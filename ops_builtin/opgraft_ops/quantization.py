@@ -12,7 +12,7 @@ from opgraft.ops.arrays import HELD_TYPE, MLX_TYPE, element_type
 from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops import _narrow
 from opgraft_ops._shared import along
-from opgraft_ops._sizes import check_shape, counted
+from opgraft_ops._sizes import check_shape, counted, flags
 from opgraft_ops._windows import Windows, fitted, windows
 from opgraft_ops.convolution import check_weight, claim_convolution
 
@@ -57,6 +57,9 @@ def quantize_linear(
         shift = _narrow.values(zero_point, target)
         return _narrow.holding(mx.where(shift == 0, quotient, quotient + shift), target, saturate)  # minus 0 stays
     return saturated(quotient, zero_point, target)
+
+
+quantize_linear.condition(flags("saturate"))
 
 
 @quantize_linear.condition

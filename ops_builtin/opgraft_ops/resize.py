@@ -19,6 +19,7 @@ from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import along
 from opgraft_ops._sizes import all_counted, flags
+from opgraft_ops._table import quiet
 
 LONGEST_PERIOD = 16
 """The largest p for which outputs are computed by family."""
@@ -190,13 +191,14 @@ def _(node):
         node.require(whole, f"{mode} with scales that may give a fraction of a pixel: ONNX and ONNX Runtime differ")
 
 
+@quiet
 def scaled(scales: np.ndarray, lengths: Sequence[int]) -> tuple[list[np.float32], list[int]]:
     """The scales, in float32, and the lengths that they mean for axes of `lengths`.
 
     Raises:
         ValueError: there are more scales or fewer, or some are not positive.
     """
-    if scales.shape != (len(lengths),) or not (scales > 0).all():
+    if scales.shape != (len(lengths),) or not ((scales > 0) & (scales < np.inf)).all():
         raise ValueError(f"scales {scales.tolist()} are not a positive number for each of the axes of {list(lengths)}")
     factors = list(scales.astype(np.float32))
     return factors, [int(factor * np.float32(length)) for factor, length in zip(factors, lengths, strict=True)]
@@ -246,6 +248,7 @@ def resized(ctx, X, targets, tables, extrapolation_value):
     return (channels_first(x) if turned else x).astype(X.dtype)
 
 
+@quiet
 def table(
     method: Method,
     axis: int,

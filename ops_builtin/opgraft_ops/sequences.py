@@ -8,7 +8,7 @@ import numpy as np
 from opgraft.graph.element_types import NAME_OF_ONNX
 from opgraft.ops import ANY, INTEGERS, Anywhere, Host, Tensors, op, to_device
 from opgraft_ops._shared import Array, Numpy
-from opgraft_ops._sizes import counted
+from opgraft_ops._sizes import counted, flags
 from opgraft_ops.layout import concat_on_host, joined
 from opgraft_ops.shape import SMALL
 
@@ -83,6 +83,10 @@ def split_to_sequence(input: Anywhere, split: Host | None = None, *, axis=0, kee
     array = kept(input)
     pieces = (np if isinstance(array, np.ndarray) else mx).split(array, cuts, axis)
     return Tensors(each.squeeze(axis) for each in pieces) if split is None and not keepdims else Tensors(pieces)
+
+
+split_to_sequence.condition(flags("keepdims"))
+concat_from_sequence.condition(flags("new_axis"))
 
 
 @split_to_sequence.condition

@@ -7,9 +7,7 @@ nodes out, and written into the folder `failures`.
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from graph_maker import CASES, Made, Random, random_model
+from processes import SECONDS, Mark, run_cases
 
 from opgraft.engine import Program, compiled, read_model
 from opgraft.errors import ModelError
@@ -32,8 +31,6 @@ from opgraft.sessions import open_session
 FAILURES = Path("failures")
 RUNS = 10
 CHUNK = 50
-SECONDS = 20
-"""A model that takes longer hangs."""
 
 
 class Wrong(Exception):
@@ -216,13 +213,12 @@ def most_forms(seed: int) -> int:
     return 4 if seed % 4 == 0 else 256
 
 
-def work(first: int, end: int, session: bool, last: Path) -> int:
+def work(first: int, end: int, session: bool, mark: Mark) -> int:
     """Try some models in this process; 1 where one is wrong."""
     onnxruntime.set_default_logger_severity(4)
     right = wrong = replayed = traced = 0
     for seed in range(first, end):
-        last.write_text(str(seed))
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        mark.at(seed)
         made = random_model(seed)
         with everything_traced(most_forms(seed)):
             try:
@@ -233,10 +229,10 @@ def work(first: int, end: int, session: bool, last: Path) -> int:
             except Exception as error:
                 wrong += 1
                 text = f"{type(error).__name__}: {error}"
-                faulthandler.dump_traceback_later(20 * SECONDS, exit=True)
+                mark.at(seed, "being made smaller", 20 * SECONDS)
                 keep(made, seed, session, text)
                 print(f"model {seed}: {text[:300]}", flush=True)
-    faulthandler.cancel_dump_traceback_later()
+    mark.done()
     print(f"{first} to {end - 1}: {right} right, {wrong} wrong, {traced} traces, replayed {replayed} times", flush=True)
     return min(wrong, 1)
 
@@ -254,15 +250,13 @@ def keep(made: Random, seed: int, session: bool, text: str) -> None:
 def chunk(first: int, end: int, session: bool) -> str:
     """What a process of its own says of some models, and of the one that it died of."""
     FAILURES.mkdir(exist_ok=True)
-    last = FAILURES / f"last{first}"
-    command = [sys.executable, str(Path(__file__)), "--work", str(first), str(end), str(last)]
-    done = subprocess.run([*command, *["--sessions"] * session], capture_output=True, text=True, check=False)
-    text = done.stdout
-    if done.returncode not in (0, 1):
-        seed = int(last.read_text())
-        text += f"model {seed}: the process ended with {done.returncode}\n{done.stderr[-1500:]}\n"
-        text += chunk(seed + 1, end, session) if seed + 1 < end else ""
-    last.unlink(missing_ok=True)
+    mark = FAILURES / f"last{first}"
+    arguments = ["--work", str(first), str(end), str(mark), *["--sessions"] * session]
+    done = run_cases(__file__, arguments, mark)
+    text = done.output
+    if done.died:
+        text += f"model {done.number}: it {done.died}\n{done.errors[-1500:]}\n"
+        text += chunk(done.number + 1, end, session) if first <= done.number < end - 1 else ""
     return text
 
 
@@ -275,8 +269,8 @@ def main() -> int:
     parser.add_argument("--work", nargs=3, help="used by the command itself")
     asked = parser.parse_args()
     if asked.work:
-        first, end, last = asked.work
-        return work(int(first), int(end), asked.sessions, Path(last))
+        first, end, mark = asked.work
+        return work(int(first), int(end), asked.sessions, Mark(Path(mark)))
     wrong = 0
     starts = range(asked.first, asked.first + asked.models, CHUNK)
     with ThreadPoolExecutor(asked.jobs) as pool:

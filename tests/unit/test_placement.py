@@ -487,6 +487,8 @@ GOOD = {"key": "aa", "nodes": 1, "outputs": ["y"], "claimed": True}
     [
         ("[", "this is no YAML"),
         ("!!python/object/apply:os.system ['true']", "this is no YAML"),
+        ("!!timestamp x", "this is no YAML"),
+        ("!!int ''", "this is no YAML"),
         ("[" * 5000, "this is no YAML|this is no profile"),
         ("\0", "this is no YAML"),
         ("", "this is no profile"),

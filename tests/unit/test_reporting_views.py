@@ -128,6 +128,13 @@ class TestJson:
         with pytest.raises(ModelError, match="a damaged report"):
             from_json(json.dumps({**document, place: wrong}), "it")
 
+    @pytest.mark.parametrize("end", [-1, 10**6, 2**70])
+    def test_an_edge_leads_to_a_node(self, detector: Report, end: int) -> None:
+        document = document_of(detector)
+        document["graph"]["edges"].append([0, end])
+        with pytest.raises(ModelError, match=r"a damaged report \(an edge that leads to no node\)"):
+            from_json(json.dumps(document), "it")
+
 
 def in_terminal(report: Report) -> str:
     console = Console(width=100, highlight=False)

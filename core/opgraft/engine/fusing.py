@@ -8,18 +8,24 @@ use is made again with it, in the background. MLX can trace without fusing, and 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 
+from opgraft.files import own_folder
 from opgraft.switches import chosen
+
+_log = logging.getLogger("opgraft")
 
 SWITCH: Final = "OPGRAFT_COMPILE"
 """The environment variable: 0 for no traces, `fused` for fused ones from the start; otherwise as is good."""
@@ -48,11 +54,22 @@ def fusing_on(device: str) -> Fusing | None:
     switch = chosen(SWITCH, {"off": "off", "on": "on", "fused": "fused"}, "on")
     if switch == "off":
         return None
-    if switch == "fused":
+    if switch == "fused" and (device == "gpu" or _keeps_kernels_to_itself()):
         return Fusing.AT_ONCE
     if device == "gpu":
         return Fusing.AT_ONCE if mx.metal.is_available() or _set_compile_mode() is None else Fusing.LATER
     return None if _set_compile_mode() is None else Fusing.NEVER
+
+
+@cache
+def _keeps_kernels_to_itself() -> bool:
+    """Whether nobody else can write where MLX keeps the kernels that it compiles for the CPU, and loads them from: a
+    folder of everybody's, by names that can be foreseen."""
+    folder = Path(tempfile.gettempdir(), "mlx", version("mlx"))
+    if own_folder(folder):
+        return True
+    _log.warning("%s=fused is passed over: %s, where MLX keeps kernels, is not this user's alone", SWITCH, folder)
+    return False
 
 
 def can_trace() -> bool:

@@ -15,6 +15,7 @@ from opgraft.engine.lanes import lane
 from opgraft.engine.verify import stand_ins, translated
 from opgraft.errors import ContractError
 from opgraft.graph import Dim, Graph, Node, Shape, Value
+from opgraft.graph.completion import Complete, completed
 from opgraft.graph.element_types import HELD
 from opgraft.graph.onnx_source import graph_of_model
 from opgraft.ops import Handler, Output
@@ -131,7 +132,12 @@ def _of_some_rank(node: Node, definition: Definition) -> list[Output]:
     return []
 
 
-def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], folder: str | Path = ".") -> Graph:
+def read_model(
+    model: onnx.ModelProto,
+    definitions: Mapping[str, Definition],
+    folder: str | Path = ".",
+    complete: Complete = completed,
+) -> Graph:
     """The graph of a model, as `graph_of_model` gives it, in which operators that packs define have their versions and
     the types that are inferred for them.
 
@@ -139,6 +145,7 @@ def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], fo
         model: the model.
         definitions: of those operators, by operator.
         folder: where the model's external data lies.
+        complete: as for `graph_of_model`.
 
     Raises:
         ModelError: its nodes form a cycle.
@@ -158,7 +165,7 @@ def read_model(model: onnx.ModelProto, definitions: Mapping[str, Definition], fo
             if value is not None
         ]
 
-    graph = graph_of_model(model, folder, infer if definitions else None)
+    graph = graph_of_model(model, folder, infer if definitions else None, complete)
     set_versions(graph, definitions)
     return graph
 

@@ -15,7 +15,7 @@ from opgraft.engine.compiled import Compiler
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import fusing_on
 from opgraft.engine.lanes import lane
-from opgraft.engine.results import outputs_of
+from opgraft.engine.results import about_sizes, outputs_of
 from opgraft.engine.told import evaluate, told_of
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
 from opgraft.graph import Array, Initializer, Value
@@ -414,10 +414,11 @@ class Program:
         node = bound.step.node
         pack = bound.candidate.culprit(error)
         shapes = ", ".join(_described(frame, slot) for slot in bound.step.inputs)
+        sizes = about_sizes(error, (frame.host[slot] for slot in bound.step.inputs if slot != ABSENT))
         return TranslationError(
             f"node {node.label!r} ({node.operator}, version {node.since_version}) failed in pack {pack!r}: "
-            f"{bound.candidate.text_of(error)}. Its inputs: {shapes or 'none'}. If they are as they should be, turn "
-            f'this handler off in registry.yaml:  ops: {{"{node.operator}": {{deny: ["{pack}"]}}}}'
+            f"{bound.candidate.text_of(error)}{sizes}. Its inputs: {shapes or 'none'}. If they are as they should be, "
+            f'turn this handler off in registry.yaml:  ops: {{"{node.operator}": {{deny: ["{pack}"]}}}}'
         )
 
 

@@ -28,6 +28,21 @@ def outputs_of(results: Any, count: int) -> Sequence[Any]:
     return results
 
 
+def about_sizes(error: BaseException, values: Iterable[Any]) -> str:
+    """The end of an error that MLX raised of a whole number that it cannot take, without words for that; empty for any
+    other error.
+
+    Args:
+        error: the error.
+        values: what the node read, as far as it is on the host.
+    """
+    if not isinstance(error, TypeError | OverflowError):
+        return ""
+    whole = (each for each in values if isinstance(each, np.ndarray) and each.dtype.kind in "iu" and each.size)
+    largest = max((max(int(each.max()), -int(each.min())) for each in whole), default=0)
+    return f" (MLX counts in 32 bits, and an input holds {largest})" if largest >= 2**31 else ""
+
+
 def in_storage_type(result: mx.array | Array) -> mx.array | Array:
     """An evaluated output in the storage type of its element type, which NumPy has: bfloat16 as its 16 bits."""
     if isinstance(result, mx.array) and result.dtype == mx.bfloat16:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnx.inliner
 import onnx.numpy_helper
 from google.protobuf.message import Error as ProtobufError
 from onnx import AttributeProto, SparseTensorProto, TensorProto, TypeProto
 
 from opgraft.errors import ModelError
+from opgraft.graph.completion import ONNX_ERRORS, Complete, completed
 from opgraft.graph.element_types import NAME_OF_ONNX, ONNX_OF_NAME, PACKED, STORAGE, marked
 from opgraft.graph.model import (
     ONNX_DOMAIN,
@@ -45,11 +44,11 @@ def load_model(path: str | Path) -> onnx.ModelProto:
     path = Path(path)
     if not path.exists():
         raise ModelError(f"{path}: no such file")
-    if path.is_dir():
-        raise ModelError(f"{path}: a folder, not a model file")
+    if not path.is_file():  # a pipe may take forever, and a device never end
+        raise ModelError(f"{path}: {'a folder' if path.is_dir() else 'a pipe or a device'}, not a model file")
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
-    except (ProtobufError, OSError, ValueError) as error:
+    except (ProtobufError, OSError, ValueError, MemoryError) as error:
         raise ModelError(f"{path}: not an ONNX model, or cut short ({type(error).__name__}: {error})") from error
     if not model.HasField("graph"):
         raise ModelError(f"{path}: not an ONNX model (it holds no graph)")
@@ -60,7 +59,9 @@ Infer: TypeAlias = Callable[[Node], Sequence[Value]]
 """Says what the outputs of a node are of, where ONNX has no schema of its operator."""
 
 
-def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infer | None = None) -> Graph:
+def graph_of_model(
+    model: onnx.ModelProto, folder: str | Path = ".", infer: Infer | None = None, complete: Complete = completed
+) -> Graph:
     """The graph of a model, with the types and shapes that ONNX's own inference finds.
 
     Constant nodes become initializers, and calls of the model's own functions the functions' nodes, as they do in ONNX
@@ -70,32 +71,20 @@ def graph_of_model(model: onnx.ModelProto, folder: str | Path = ".", infer: Infe
         model: the model.
         folder: where its external data lies.
         infer: asked for the types of outputs that ONNX's inference does not find.
+        complete: ONNX's inference. For a file that may be anything, `completed_apart`.
 
     Raises:
         ModelError: its nodes form a cycle.
     """
-    if model.functions:
-        with suppress(ProtobufError, ValueError, RuntimeError):
-            model = onnx.inliner.inline_local_functions(_with_default_attributes(model))
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
     while True:
-        model = _inferred(model)
+        model = complete(model)
         reader = _Reader(opsets, Path(folder), overridable)
         graph = reader.graph(model.graph, {})
         # What is found here, ONNX's inference goes on from.
         if infer is None or not any([_note_types(each, proto, infer) for each, proto in reader.read]):
             return graph
-
-
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the model with the types that ONNX's own inference finds; where it fails, those that the file gives."""
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ProtobufError, ValueError, RuntimeError):
-        copied = onnx.ModelProto()
-        copied.CopyFrom(model)
-        return copied
 
 
 def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
@@ -117,28 +106,6 @@ def _note_types(graph: Graph, proto: onnx.GraphProto, infer: Infer) -> bool:
 
 def _lacks(value: Value) -> bool:
     return value.kind == "tensor" and (value.dtype is None or value.shape is None)
-
-
-def _with_default_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which each call of a function gives every attribute that the function has a default of: the inliner
-    knows only those that are given."""
-    completed = onnx.ModelProto()
-    completed.CopyFrom(model)
-    defaults = {(each.domain, each.name, each.overload): each.attribute_proto for each in completed.functions}
-
-    def complete(nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            given = {attribute.name for attribute in node.attribute}
-            missing = defaults.get((node.domain, node.op_type, node.overload), ())
-            node.attribute.extend([each for each in missing if each.name not in given])
-            for attribute in node.attribute:
-                for body in (attribute.g, *attribute.graphs):
-                    complete(body.node)
-
-    complete(completed.graph.node)
-    for function in completed.functions:
-        complete(function.node)
-    return completed
 
 
 class _Reader:
@@ -187,7 +154,8 @@ class _Reader:
         sparse = isinstance(tensor, SparseTensorProto)
         data_type = tensor.values.data_type if sparse else tensor.data_type
         read = partial(dense_array if sparse else storage_array, tensor, self.folder)
-        into[name] = Initializer(Value(name, NAME_OF_ONNX.get(data_type), tuple(tensor.dims)), read, constant)
+        shape = tuple(size if size >= 0 else None for size in tensor.dims)
+        into[name] = Initializer(Value(name, NAME_OF_ONNX.get(data_type), shape), read, constant)
 
     def _node(self, proto: onnx.NodeProto, known: Mapping[str, Value]) -> Node:
         domain = normalized_domain(proto.domain)
@@ -233,7 +201,7 @@ def since_version(op_type: str, domain: str, opset: int) -> int:
     """The operator version that `opset` means for an operator; the opset itself where ONNX has no schema."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, "" if domain == ONNX_DOMAIN else domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # a TypeError where it is more than a version can be
         return opset
     return int(schema.since_version)
 
@@ -242,19 +210,36 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
     """The elements of a tensor in the storage type of its element type; see `storage_form`.
 
     Raises:
-        ModelError: its external data is missing, or its element type has no storage here.
+        ModelError: its external data is missing or elsewhere, its sizes are not those of its data, or its element type
+            has no storage here.
     """
     name = NAME_OF_ONNX.get(tensor.data_type, f"number {tensor.data_type}")
     storage = STORAGE.get(name)
     if storage is None and name != "string":
         raise ModelError(f"tensor {tensor.name!r}: element type {name} is not supported")
+    if min(tensor.dims, default=0) < 0:
+        raise ModelError(f"tensor {tensor.name!r}: a size of {list(tensor.dims)} is negative")
     try:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _require_inside(tensor, Path(folder).resolve())
         array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"tensor {tensor.name!r}: {error}") from error
+    except (OSError, OverflowError, MemoryError, *ONNX_ERRORS) as error:
+        raise ModelError(f"tensor {tensor.name!r}: {error or 'too large for here'}") from error
     if storage is None:
         return np.asarray(array, dtype=object)
     return storage_form(array, name)
+
+
+def _require_inside(tensor: TensorProto, folder: Path) -> None:
+    """Make sure that a tensor's file lies in the model's folder, wherever links lead: onnx has not always done so.
+
+    Raises:
+        ValueError: it lies elsewhere, or is no file.
+    """
+    location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+    place = (folder / location).resolve()
+    if not place.is_relative_to(folder) or not place.is_file():
+        raise ValueError(f"its data is to be in {location!r}, which is no file in the model's folder")
 
 
 def storage_form(array: Any, dtype: str) -> Array:
@@ -272,38 +257,49 @@ def storage_form(array: Any, dtype: str) -> Array:
 
 
 def dense_array(sparse: SparseTensorProto, folder: str | Path = ".") -> Array:
-    """The elements of a sparse tensor, zeros among them, in storage form; see `storage_array`."""
+    """The elements of a sparse tensor, zeros among them, in storage form; see `storage_array`.
+
+    Raises:
+        ModelError: as for `storage_array`; or its places are not in its shape, or not as many as its values.
+    """
     values = storage_array(sparse.values, folder)
-    places = storage_array(sparse.indices, folder).astype(np.int64)
-    array = np.zeros(tuple(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        array.flat[places] = values
-    else:
-        array[tuple(places.T)] = values
+    places = storage_array(sparse.indices, folder)
+    try:
+        array = np.zeros(tuple(sparse.dims), values.dtype)
+        if places.ndim == 1:
+            array.flat[places.astype(np.int64)] = values
+        else:
+            array[tuple(places.astype(np.int64).T)] = values
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise ModelError(
+            f"sparse tensor {sparse.values.name!r}, of shape {list(sparse.dims)}: {error or 'too large for here'}"
+        ) from error
     return array
 
 
 def _constant_tensor(node: onnx.NodeProto) -> TensorProto | SparseTensorProto | None:
+    """What a sound Constant node holds; None for every other node."""
     if node.op_type != "Constant" or normalized_domain(node.domain) != ONNX_DOMAIN or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
-    tensor: TensorProto | SparseTensorProto | None = None
-    if attribute.name == "value":
-        tensor = attribute.t
-    elif attribute.name == "sparse_value":
-        tensor = attribute.sparse_tensor
-    elif attribute.name in _CONSTANT_FORMS:
-        tensor = onnx.numpy_helper.from_array(_CONSTANT_FORMS[attribute.name](attribute), node.output[0])
-    return tensor
+    kind, read = _CONSTANT_FORMS.get(attribute.name, (None, None))
+    if read is None or attribute.type != kind or len(node.output) != 1 or not node.output[0]:
+        return None
+    found = read(attribute)
+    if isinstance(found, TensorProto | SparseTensorProto):
+        return found
+    return onnx.numpy_helper.from_array(found, node.output[0])
 
 
-_CONSTANT_FORMS: dict[str, Callable[[AttributeProto], Any]] = {
-    "value_int": lambda attribute: np.array(attribute.i, np.int64),
-    "value_ints": lambda attribute: np.array(attribute.ints, np.int64),
-    "value_float": lambda attribute: np.array(attribute.f, np.float32),
-    "value_floats": lambda attribute: np.array(attribute.floats, np.float32),
-    "value_string": lambda attribute: np.array(attribute.s, object),
-    "value_strings": lambda attribute: np.array(list(attribute.strings), object),
+_CONSTANT_FORMS: dict[str, tuple[int, Callable[[AttributeProto], Any]]] = {
+    "value": (AttributeProto.TENSOR, lambda attribute: attribute.t),
+    "sparse_value": (AttributeProto.SPARSE_TENSOR, lambda attribute: attribute.sparse_tensor),
+    "value_int": (AttributeProto.INT, lambda attribute: np.array(attribute.i, np.int64)),
+    "value_ints": (AttributeProto.INTS, lambda attribute: np.array(attribute.ints, np.int64)),
+    "value_float": (AttributeProto.FLOAT, lambda attribute: np.array(attribute.f, np.float32)),
+    "value_floats": (AttributeProto.FLOATS, lambda attribute: np.array(attribute.floats, np.float32)),
+    "value_string": (AttributeProto.STRING, lambda attribute: np.array(attribute.s, object)),
+    "value_strings": (AttributeProto.STRINGS, lambda attribute: np.array(list(attribute.strings), object)),
 }
 
 

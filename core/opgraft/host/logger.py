@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from opgraft.host._ep import ffi, lib
+from opgraft.text import printable_lines
 
 _DEBUG: Final = 0
 _INFO: Final = 1
@@ -34,7 +35,7 @@ class Logger:
         self._log(_ERROR, message)
 
     def _log(self, level: int, message: str) -> None:
-        text = message.encode("utf-8", "replace").replace(b"\0", b"\\0")
+        text = printable_lines(message).encode()
         status = lib.ort_Logger_LogMessage(self._pointer, level, text, _FILE, 0, b"opgraft")
         if status:  # a message that cannot be logged is no reason to fail
             lib.ort_ReleaseStatus(status)

@@ -12,6 +12,7 @@ from opgraft.errors import OpgraftError, OptionError, RegistryError, text_of
 from opgraft.host._ep import ffi, lib
 from opgraft.host.logger import Logger
 from opgraft.switches import switched
+from opgraft.text import printable_lines
 
 DEBUG: Final = "OPGRAFT_DEBUG"
 """The environment variable that has tracebacks logged."""
@@ -69,7 +70,7 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
         if logger is not None:
             logger.error(message)
         return None
-    return lib.ort_CreateStatus(code, message.encode("utf-8", "replace").replace(b"\0", b"\\0"))
+    return lib.ort_CreateStatus(code, printable_lines(message).encode())
 
 
 def _described(name: str, error: BaseException) -> tuple[int, str]:

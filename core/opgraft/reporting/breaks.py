@@ -30,6 +30,9 @@ from opgraft.registry import Candidate
 
 CONDITION = "the condition that its body computes"
 
+_MOST_TRIED = 1 << 24
+"""Values with more elements are not made to find out where a handler leaves its results."""
+
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
@@ -206,7 +209,8 @@ class _Scope:
                 if side is not Side.HOST:
                     made_by = scope.made_by.get(value.name)
                     self.found.append(Reading(node, CONDITION, value, made_by, side is Side.DEVICE))
-            given = [min(both) for both in zip(given, results[conditions:], strict=False)]
+            ends = [*results[conditions:], *given]  # a body that gives too little fails before anything is read
+            given = [min(both) for both in zip(given, ends, strict=False)]
         return given
 
     def _formals(self, node: Node, body: Graph) -> dict[str, Side]:
@@ -270,6 +274,8 @@ def _stand_in(node: Node, index: int, place: Place, side: Side) -> Any:
     if constant is not None:
         return host_from_storage(constant, value.dtype)
     shape = [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
+    if prod(shape) > _MOST_TRIED:
+        raise ValueError(f"{value.name!r} is too large to be stood in for")
     dtype = value.dtype or "float32"
     if place is Place.HOST or (side is Side.HOST and place is Place.ANYWHERE):
         return np.ones(shape, HELD_AS[dtype])

@@ -88,6 +88,9 @@ def from_json(text: str | bytes, source: str) -> Report:
         )
     try:
         report: Report = _built(Report, document)
+        places = range(len(report.graph.nodes))
+        if not all(end in places for edge in report.graph.edges for end in edge):
+            raise ValueError("an edge that leads to no node")
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ModelError(f"{source}: a damaged report ({error})") from error
     return report

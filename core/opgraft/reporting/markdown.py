@@ -40,8 +40,11 @@ def matrix_as_markdown(matrix: Matrix) -> str:
 
 
 def code(text: str) -> str:
-    """Text in a code span, in which nothing has a meaning: a table's bars are escaped, and backticks outnumbered."""
-    text = printable(text).replace("|", "\\|")
+    """Text in a code span, in which nothing has a meaning: a table's bars are escaped, and backticks outnumbered.
+
+    Backslashes before a bar are doubled, or the last of them would be the one that is escaped, and not the bar.
+    """
+    text = re.sub(r"(\\*)\|", r"\1\1\|", printable(text))
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
