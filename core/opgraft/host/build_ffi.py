@@ -67,6 +67,7 @@ const char *ort_version(const OrtApiBase *base);
 bool attach(const OrtApiBase *base, uint32_t api_version);
 bool shut_down(int milliseconds);
 void interrupt_again(void);
+void forget_other_threads(void);
 OrtStatus *read_tensor(const OrtValue *value, TensorView *view);
 OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *indices, TensorView *views, size_t count);
 OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data);
@@ -118,12 +119,12 @@ def trampoline(owner: str, member: Any) -> str:
     forwarded = f"py_{name}"
     declared = f"static {prototype(function, forwarded)};"
     if function.returns == "void":
-        body = f"if (!enter()) return; {forwarded}({function.arguments}); leave();"
+        freeing = ABI["FREES"].get(name, "")
+        body = f"if (!enter()) return; UNTIL_DONE({forwarded}({function.arguments})); {freeing} leave();"
     else:
-        refusal = "refusal_of_run" if member.name in ("Compute", "KernelComputeV2") else "refusal"
         body = (
-            f"if (!enter()) return {refusal}(); OrtStatus *status = {forwarded}({function.arguments}); "
-            f"leave(); return outcome(status);"
+            f"if (!enter()) return refusal(); OrtStatus *status = {forwarded}({function.arguments}); "
+            "leave(); return outcome(status);"
         )
     return f"{declared}\n{head} {{ {body} }}"
 
@@ -145,7 +146,6 @@ def source() -> str:
         *(wrapper(function, "ep") for function in ABI["EP_API"]),
         "static OrtStatus *outcome(OrtStatus *status);",
         "static OrtStatus *refusal(void);",
-        "static OrtStatus *refusal_of_run(void);",
         *(trampoline(name, m) for name, members in structures for m in members if m.function is not None),
         *(maker(name, members) for name, members in structures),
     ]

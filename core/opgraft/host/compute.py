@@ -14,7 +14,8 @@ from opgraft.graph import Array, Value
 from opgraft.graph.element_types import PACKED
 from opgraft.graph.packing import packed
 from opgraft.host._ep import ffi, lib
-from opgraft.host.status import OK, callback, check
+from opgraft.host.status import OK, OrtError, callback, check
+from opgraft.host.structures import own
 from opgraft.host.tensors import array_at, array_of_view
 from opgraft.ops.arrays import element_type
 from opgraft.plan import Plan
@@ -108,18 +109,19 @@ class FusedNode:
         plan = program.plan
         self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)), trace)
         self.gives_back_memory = False
-        self.pointer = lib.new_OrtNodeComputeInfo()
-        FusedNode.live[self.pointer] = self
-
-    def release(self) -> None:
-        del FusedNode.live[self.pointer]
-        lib.free(self.pointer)
+        self.pointer = own(lib.new_OrtNodeComputeInfo())
 
 
 def _write(context: Any, index: int, result: mx.array | Array, declared: Value) -> None:
     result = in_storage_type(result)
     data, shape = ffi.new("void **"), result.shape
-    check(lib.open_output(context, index, shape, len(shape), data))
+    try:
+        check(lib.open_output(context, index, shape, len(shape), data))
+    except OrtError as error:
+        kind = declared.dtype or element_type(result)
+        raise OrtError(
+            f"onnxruntime has no place for output {declared.name!r}, {kind}{list(shape)}: {error}"
+        ) from error
     if declared.dtype is not None and declared.dtype in PACKED:
         result = packed(np.array(result, copy=False), declared.dtype)
     memory = memoryview(cast(Any, result))

@@ -6,6 +6,7 @@ import re
 from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
+from opgraft.engine import require_threads
 from opgraft.host import registration_names
 from opgraft.host._ep import ffi, lib
 from opgraft.host.custom_ops import domains
@@ -15,6 +16,7 @@ from opgraft.host.key_values import config_entries, provider_options
 from opgraft.host.logger import Logger
 from opgraft.host.options import parse_options
 from opgraft.host.status import OK, callback, check
+from opgraft.host.structures import give_away
 
 _CPU: Final = 0
 _GPU: Final = 1
@@ -34,7 +36,6 @@ class Factory:
     def __init__(self, registration_name: str) -> None:
         self.registration_name = registration_name
         self.pointer = lib.new_OrtEpFactory()
-        self.providers: dict[Any, ExecutionProvider] = {}
         self.gpu_offered = False
         self.released = False
         _set_version(_VERSIONS["opgraft"])
@@ -84,12 +85,14 @@ class Factory:
             lib.ort_ReleaseKeyValuePairs(pairs[0])
         return made[0]
 
-    def create_provider(self, hardware: list[Any], session_options: Any, logger: Logger) -> Any:
-        """An OrtEp for a session.
+    def create_provider(self, hardware: list[Any], session_options: Any, logger: Logger) -> ExecutionProvider:
+        """An execution provider for a session.
 
         Raises:
             OptionError: a provider option is unknown or has an unknown value.
+            ProcessError: MLX cannot work in this process.
         """
+        require_threads()
         options = parse_options(
             provider_options(config_entries(lib.ort_GetSessionOptionsConfigEntries, session_options))
         )
@@ -98,16 +101,17 @@ class Factory:
             gpu_chosen=any(lib.ort_HardwareDevice_Type(each) == _GPU for each in hardware),
             gpu_offered=self.gpu_offered,
         )
-        provider = ExecutionProvider(options, device, logger)
-        self.providers[provider.pointer] = provider
-        return provider.pointer
+        return ExecutionProvider(self, options, device, logger)
 
     def release_provider(self, pointer: Any) -> None:
-        self.providers.pop(pointer).release()
-        self._free_if_unused()
+        try:
+            if pointer in ExecutionProvider.live:
+                ExecutionProvider.live[pointer].release()
+        finally:
+            self._free_if_unused()
 
     def _free_if_unused(self) -> None:
-        if self.released and not self.providers:
+        if self.released and all(each.factory is not self for each in tuple(ExecutionProvider.live.values())):
             del Factory.live[self.pointer]
             lib.free(self.pointer)
 
@@ -135,7 +139,10 @@ def _create_ep(
     this: Any, hardware: Any, metadata: Any, count: int, session_options: Any, logger: Any, created: Any
 ) -> Any:
     chosen = ffi.unpack(hardware, count)
-    created[0] = Factory.live[this].create_provider(chosen, session_options, Logger(logger))
+    provider = Factory.live[this].create_provider(chosen, session_options, Logger(logger))
+    give_away(provider.pointer)
+    created[0] = provider.pointer
+    ExecutionProvider.live[provider.pointer] = provider
     return OK
 
 

@@ -16,6 +16,9 @@ from opgraft.switches import switched
 DEBUG: Final = "OPGRAFT_DEBUG"
 """The environment variable that has tracebacks logged."""
 
+UNHEARD: Final = {"OrtCustomOp_InferOutputShapeFn"}
+"""Callbacks whose status ONNX Runtime does not pass on: what went wrong is logged here."""
+
 OK: Final = lib.done
 """What a callback returns that did its work."""
 
@@ -65,9 +68,10 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     logger = Logger.default
     if switched(DEBUG) and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))
-    if ffi.typeof(getattr(lib, f"py_{name}")).result.kind == "void":
-        if logger is not None:
-            logger.error(message)
+    has_status = ffi.typeof(getattr(lib, f"py_{name}")).result.kind != "void"
+    if logger is not None and (name in UNHEARD or not has_status):
+        logger.error(message)
+    if not has_status:
         return None
     return lib.ort_CreateStatus(code, message.encode("utf-8", "replace").replace(b"\0", b"\\0"))
 
