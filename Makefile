@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops fuzz-graphs lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops fuzz-graphs faults load lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -25,6 +25,14 @@ fuzz-ops: $(VENV)/.installed-dev
 # Random whole graphs, in all ways in which they can be run; what fails is written into failures/, made smaller.
 fuzz-graphs: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz/graphs.py --models 3000
+
+# An error at one in 13 of the lines that run while a session is made, run and dropped, by seven kinds: some minutes.
+faults: $(VENV)/.installed-dev
+	$(BIN)/python tests/faults/lines.py
+
+# Eight threads by 10,000 runs, on one session and on eight, and 1,000 sessions made and dropped: half an hour or less.
+load: $(VENV)/.installed-dev
+	$(BIN)/python tests/load/load.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -77,7 +77,7 @@ def errors_of(function: Callable[[], None]) -> list[BaseException]:
     try:
         try:
             function()
-        except Exception as error:
+        except BaseException as error:
             met.append(error)
         time.sleep(0)
     except KeyboardInterrupt as error:

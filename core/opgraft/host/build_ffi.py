@@ -5,6 +5,7 @@ setuptools runs this file by its path, before anything is installed; so does it 
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,6 +69,7 @@ bool attach(const OrtApiBase *base, uint32_t api_version);
 bool shut_down(int milliseconds);
 void interrupt_again(void);
 void forget_other_threads(void);
+void check_allocations(void *allocator, void *raising);
 OrtStatus *read_tensor(const OrtValue *value, TensorView *view);
 OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *indices, TensorView *views, size_t count);
 OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, void **data);
@@ -178,4 +180,9 @@ def interface() -> str:
 
 ffibuilder = FFI()
 ffibuilder.cdef(interface())
-ffibuilder.set_source("opgraft.host._ep", source(), depends=[str(HERE / "support.c"), str(HERE / "abi.py")])
+ffibuilder.set_source(
+    "opgraft.host._ep",
+    source(),
+    depends=[str(HERE / "support.c"), str(HERE / "abi.py")],
+    extra_compile_args=[] if os.name == "nt" else ["-fexceptions"],  # which may pass through a function of support.c
+)

@@ -14,6 +14,7 @@ from opgraft.graph.extraction import extracted
 from opgraft.graph.onnx_writer import Elements, model_of_graph, own_elements
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
+from opgraft.host.allocator import refuse_what_there_is_no_memory_for
 from opgraft.host.compute import FusedNode, Runner
 from opgraft.host.fallback import Fallback
 from opgraft.host.kernel_info import forget, leave
@@ -50,6 +51,7 @@ class ExecutionProvider:
         self.device = device
         if device == "cpu":
             keep_freed_memory()
+            refuse_what_there_is_no_memory_for()
         self.logger = logger
         self.trace = Session() if is_settled() else begin_session(options.trace, trace_ops=options.trace_ops)
         self.telling = Telling(self.trace, logger if options.log_declined else None)

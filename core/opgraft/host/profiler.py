@@ -33,8 +33,10 @@ class Profiler(Listener):
         self.pointer = own(lib.new_OrtEpProfilerImpl())
 
     def release(self) -> None:
-        self._stop()
-        Profiler.live.pop(self.pointer, None)
+        try:
+            self._stop()
+        finally:
+            Profiler.live.pop(self.pointer, None)
 
     def start(self, offset: int) -> None:
         """A profile began `offset` nanoseconds ago."""

@@ -139,6 +139,37 @@ static bool shut_down(int milliseconds) {
     return atomic_load(&running) == 0;
 }
 
+/* An allocator of MLX, as compilers lay out objects with virtual functions: the first allocates. */
+#define ALLOCATOR_TABLE 16
+#define BEFORE_TABLE 2
+typedef void *(*Allocate)(void *allocator, size_t size);
+static Allocate allocate;
+static void (*raise_bad_alloc)(void);
+
+/* What is large is asked for beforehand, for MLX counts it as in use even where it gets nothing. */
+#define LARGE_ALLOCATION (1 << 20)
+
+static void *allocate_or_raise(void *allocator, size_t size) {
+    if (size >= LARGE_ALLOCATION) {
+        void *volatile tried = malloc(size + sizeof size);
+        if (!tried) raise_bad_alloc();
+        free(tried);
+    }
+    void *memory = allocate(allocator, size);
+    if (!memory && size) raise_bad_alloc();
+    return memory;
+}
+
+static void check_allocations(void *allocator, void *raising) {
+    static void *table[ALLOCATOR_TABLE];
+    void ***functions = (void ***)allocator;
+    memcpy(table, *functions - BEFORE_TABLE, sizeof table);
+    allocate = (Allocate)table[BEFORE_TABLE];
+    raise_bad_alloc = (void (*)(void))raising;
+    table[BEFORE_TABLE] = (void *)allocate_or_raise;
+    *functions = table + BEFORE_TABLE;
+}
+
 static uint32_t api_version(void) { return api_version_in_use; }
 
 static const char *ort_version(const OrtApiBase *base) { return base->GetVersionString(); }
