@@ -425,7 +425,7 @@ class Compiler:
                     with tracing(fuses=True):
                         results = function([mx.zeros(shape, dtype) for shape, dtype in kinds])
                     mx.eval(results)  # the kernels are compiled here
-            except Exception:  # it goes on as it was
+            except BaseException:  # whatever a translator raises, it goes on as it was
                 return
             if self._traces.get(key) is trace:
                 self._traces[key] = fused
