@@ -123,6 +123,7 @@ def strike(line: Line, kind: str, options: dict[str, Any]) -> str:
             raise struck[0]
 
     met = errors_of(lambda: with_lines(look, lambda: life(options)))
+    gc.enable()  # a strike at the very line that does it leaves it undone
     outcome = type(met[0]).__name__ if met else "right"
     assert outcome != "AssertionError", str(met[0])
     assert struck, "the line did not run"

@@ -41,7 +41,7 @@ from opgraft.host.ep import ExecutionProvider  # noqa: E402
 from opgraft.sessions import open_cpu_session, source_of  # noqa: E402
 
 THREADS = 8
-WARM = 0.2
+WARM = 0.5
 """Memory is first looked at after this share of the runs."""
 FAR = 1e-4
 """How far a result may be from the CPU execution provider's, relative to its largest magnitude."""
@@ -115,7 +115,7 @@ SUBJECTS = {
     "small": Subject(small, lambda: list(small_feeds()), 10_000),
     "branching": Subject(branching, lambda: list(branching_feeds()), 10_000),
     "silero-vad": _real("silero-vad", 500),
-    "ocr-classify": _real("ocr-classify", 50),
+    "ocr-classify": _real("ocr-classify", 100),
 }
 MADE = ("silero-vad", 1000)
 """The model whose sessions are made and dropped, and how many."""
