@@ -26,7 +26,8 @@ fuzz-ops: $(VENV)/.installed-dev
 fuzz-graphs: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz/graphs.py --models 3000
 
-# An error at one in 13 of the lines that run while a session is made, run and dropped, by seven kinds: some minutes.
+# An error at every 13th line that a session's life comes through, by seven kinds, in four ways: some minutes. All of
+# them: $(BIN)/python tests/faults/lines.py --every 1
 faults: $(VENV)/.installed-dev
 	$(BIN)/python tests/faults/lines.py
 

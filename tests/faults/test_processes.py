@@ -74,6 +74,35 @@ atexit.register(lambda: print(time.monotonic() - until < 3))
     assert "Fatal" not in result.stderr
 
 
+def test_unregistering_under_threads() -> None:
+    """Sessions that are there go on, and the library is let go of with the last of them."""
+    result = run_script(
+        f"""
+{SETUP}
+from opgraft.host.factory import Factory
+
+def work(session):
+    while not done:
+        run(session)
+
+done = False
+threads = [threading.Thread(target=work, args=(opened(),)) for _ in range(4)]
+for thread in threads:
+    thread.start()
+host.unregister()
+time.sleep(0.2)
+done = True
+for thread in threads:
+    thread.join()
+del threads, thread, session
+gc.collect()
+print(len(Factory.live))
+run(opened())
+"""
+    )
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+
+
 def test_a_thread_that_the_end_waits_for_gets_an_error() -> None:
     """One that runs on when callbacks have ended already, because an exit function waits for it."""
     result = run_script(
@@ -190,3 +219,40 @@ open({f"{tmp_path}/done"!r}, "w").close()
         environment={"OPGRAFT_VERBOSE": "1", "OPGRAFT_CLAIM_DEBUG": "1", "OPGRAFT_DEBUG": "1"},
     )
     assert os.path.exists(f"{tmp_path}/done"), result.stderr
+
+
+def test_sessions_in_cycles_are_collected_at_any_moment() -> None:
+    """One runs once more as it goes, in whatever thread the collector comes upon it, inside of whatever callback."""
+    result = run_script(
+        f"""
+{SETUP}
+from injection import living
+
+class Holder:
+    def __init__(self):
+        self.me, self.session = self, opened()
+
+    def __del__(self):
+        run(self.session)
+        gone.append(threading.get_ident())
+
+gone = []
+before = living()
+gc.set_threshold(50, 2, 2)
+
+def work():
+    for _ in range(20):
+        Holder()
+        run(session)
+        opened()
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+gc.collect()
+print(len(gone), living() == before, living())
+"""
+    )
+    assert (result.returncode, result.stdout[:7]) == (0, "80 True"), result.stdout + result.stderr

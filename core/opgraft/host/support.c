@@ -53,6 +53,9 @@ static void note_thread(void) {
         atomic_store(&threaded, true);
 }
 
+/* In no stable ABI, and yet in every version. */
+PyAPI_FUNC(int) PyGILState_Check(void);
+
 /* Longer than this no thread rests, so that what waits for it goes on: functions that are called at the end may, before
  * the interpreter itself begins to. */
 #define REST_MILLISECONDS 100
