@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops fuzz-graphs fuzz-files lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops fuzz-graphs fuzz-files faults load lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -29,6 +29,15 @@ fuzz-graphs: $(VENV)/.installed-dev
 # Damaged model files, 100,000 of them: some hours. What fails is kept in failures/, with no more damage than it needs.
 fuzz-files: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz/files.py --files 100000
+
+# An error at every 13th line that a session's life comes through, by seven kinds, in four ways: some minutes. All of
+# them: $(BIN)/python tests/faults/lines.py --every 1
+faults: $(VENV)/.installed-dev
+	$(BIN)/python tests/faults/lines.py
+
+# Eight threads by 10,000 runs, on one session and on eight, and 1,000 sessions made and dropped: half an hour or less.
+load: $(VENV)/.installed-dev
+	$(BIN)/python tests/load/load.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -5,12 +5,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 
 
-def write_whole(path: str | Path, text: str, mode: int = 0o600) -> None:
-    """Write a text file, in UTF-8. Whoever reads it meanwhile finds the old one or the new one, never half of one.
+def write_whole(path: str | Path, text: str, mode: int = 0o666) -> None:
+    """Write a text file, in UTF-8; see `whole`.
+
+    Raises:
+        OSError, ValueError: it cannot be written, and is as it was.
+    """
+    with whole(path, mode) as part:
+        part.write_text(text, "utf-8")
+
+
+@contextmanager
+def whole(path: str | Path, mode: int = 0o666) -> Iterator[Path]:
+    """A file to write to, which takes the place of the one at `path` when the context ends without an error. Whoever
+    reads that meanwhile finds the old one or the new one, never half of one.
 
     Where `path` is a link, what it leads to is written, unless somebody else put the link there; what is no plain file,
     like a pipe, is written to.
@@ -26,12 +40,12 @@ def write_whole(path: str | Path, text: str, mode: int = 0o600) -> None:
         raise PermissionError(errno.EACCES, "a link that another user made is in its place", str(path))
     target = Path(os.path.realpath(path))
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-        target.write_text(text, "utf-8")
+        yield target
         return
     part = target.with_name(f".{target.name}.{token_hex(4)}")
     part.touch(mode, exist_ok=False)
     try:
-        part.write_text(text, "utf-8")
+        yield part
         os.replace(part, target)
     except BaseException:
         part.unlink(missing_ok=True)

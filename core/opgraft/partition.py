@@ -62,8 +62,8 @@ def partition(node_count: int, edges: Sequence[tuple[int, int]], supported: Coll
 def _collector_paused() -> Iterator[None]:
     """Keep the collector from looking again and again through thousands of small containers, none of them garbage."""
     was_enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was_enabled:

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opgraft.errors import InstallationError, ModelError, OptionError, RegistryError, text_of
+from opgraft.files import write_whole
 from opgraft.reporting import Report
 from opgraft.reporting.compare import Comparison, compare
 from opgraft.reporting.document import document_of, from_json, plain
@@ -195,7 +196,7 @@ def _judge_matrix(matrix: Matrix, fail_under: float | None) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, "utf-8", errors="backslashreplace")
+        write_whole(path, text.encode("utf-8", "backslashreplace").decode())
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror})") from error
 

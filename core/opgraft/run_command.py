@@ -17,6 +17,7 @@ from rich.text import Text
 from opgraft.comparison import TOLERANCE, Outcome, RunError, disagreements, largest_difference, non_finite, run_timed
 from opgraft.errors import ModelError
 from opgraft.failures import about_sizes, explained
+from opgraft.files import whole
 from opgraft.graph import Array
 from opgraft.graph.onnx_source import load_model
 from opgraft.randomness import random_outputs
@@ -227,7 +228,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """What `np.savez` writes, for names that need not be Python's."""
     try:
-        with zipfile.ZipFile(path, "w") as archive:
+        with whole(path) as part, zipfile.ZipFile(part, "w") as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, array.astype(str) if array.dtype == object else array)

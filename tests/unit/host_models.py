@@ -18,6 +18,9 @@ import opgraft.host as host
 
 OPSET = 17
 
+FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "faults"]
+"""Those whose modules a script may import."""
+
 
 def model_of(
     nodes: Sequence[onnx.NodeProto],
@@ -69,8 +72,8 @@ def open_session(
 
 
 def run_script(script: str, *, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a fresh process, with this folder on its path."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    """Run Python code in a fresh process, with what tests share on its path."""
+    path = os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": path, **(environment or {})},

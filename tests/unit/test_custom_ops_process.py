@@ -145,7 +145,6 @@ def test_the_interpreter_ends_quietly(environment: dict[str, str], opened: str, 
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.xfail(strict=False, reason="known: Python may end such a thread inside of onnxruntime, an abort")
 def test_the_interpreter_ends_while_sessions_are_made(environment: dict[str, str]) -> None:
     """With the provider, that is: of CPU sessions alone, onnxruntime's own end of the process is an abort."""
     script = f"""

@@ -41,7 +41,8 @@ def _worker() -> _Worker:
     return worker
 
 
-os.register_at_fork(after_in_child=_worker.cache_clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_worker.cache_clear)
 
 
 def later(job: Job) -> None:

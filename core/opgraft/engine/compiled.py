@@ -12,9 +12,11 @@ recorded once more: steps that read something else at every run then stay out of
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,8 +28,8 @@ from opgraft.engine.background import later
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import Fusing, can_trace, tracing
 from opgraft.engine.lanes import lane
-from opgraft.engine.threads import note_tracing_thread
-from opgraft.errors import TranslationError
+from opgraft.engine.threads import may_trace, note_tracing_thread
+from opgraft.errors import TranslationError, text_of
 from opgraft.ops.arrays import unchanging
 from opgraft.ops.handler import Deciding
 from opgraft.ops.tensors import Tensors
@@ -36,6 +38,8 @@ from opgraft.tracing import HIT, MISS, RETRACE, Recording, Span
 
 if TYPE_CHECKING:
     from opgraft.engine.program import Program
+
+_log = logging.getLogger("opgraft")
 
 Function: TypeAlias = Callable[[list[mx.array]], list[mx.array]]
 
@@ -134,6 +138,7 @@ class _OfThread(threading.local):
     """What was seen in this thread, and the trace that was made here: MLX keeps them for each thread and stream."""
 
     def __init__(self) -> None:
+        self.may_trace = may_trace()
         self.seen: dict[tuple[int, Segment, int], Trace | None] = {}
 
 
@@ -169,7 +174,7 @@ class Compiler:
         if segments is None:
             segments = self._segments = self._cut()
         for segment in segments:
-            form = self._form(segment, frame) if segment.traced else None
+            form = self._form(segment, frame) if segment.traced and self._of_thread.may_trace else None
             if form is None or not self._replay(segment, form, frame):
                 self._by_step(segment, frame)
 
@@ -292,7 +297,7 @@ class Compiler:
         if isinstance(value, np.ndarray):
             if not known:
                 return value.shape, value.dtype.char
-            if not decides or any(decide(step.node, value, frame.shapes(step.inputs)) for decide, step in decides):
+            if not decides or any(_counts(value, decide, step, frame) for decide, step in decides):
                 return value.dtype.char, value.shape, value.tobytes()
             return value.dtype.char, value.shape
         return None if array is None else (array.shape, array.dtype)
@@ -423,7 +428,7 @@ class Compiler:
                     with tracing(fuses=True):
                         results = function([mx.zeros(shape, dtype) for shape, dtype in kinds])
                     mx.eval(results)  # the kernels are compiled here
-            except Exception:  # it goes on as it was
+            except BaseException:  # whatever a translator raises, it goes on as it was
                 return
             if self._traces.get(key) is trace:
                 self._traces[key] = fused
@@ -483,6 +488,23 @@ class Compiler:
             return None
         self.counts.traced += 1
         return results
+
+
+def _counts(value: np.ndarray[Any, Any], decide: Deciding, step: Step, frame: Frame) -> bool:
+    """Whether a value counts in a step; it does where its handler cannot tell."""
+    try:
+        return decide(step.node, value, frame.shapes(step.inputs))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the run is right without it
+        _warn(f"node {step.node.label!r} ({step.node.operator}): decides() of its handler failed: {text_of(error)}")
+        return True
+
+
+@lru_cache(maxsize=64)
+def _warn(text: str) -> None:
+    """Say it in the log, once."""
+    _log.warning("%s", text)
 
 
 def _kept(value: Any) -> Any:

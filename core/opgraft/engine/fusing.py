@@ -7,22 +7,21 @@ use is made again with it, in the background. MLX can trace without fusing, and 
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
 
 from opgraft.files import own_folder
+from opgraft.mlx_library import mlx_function
 from opgraft.switches import chosen
 
 _log = logging.getLogger("opgraft")
@@ -57,8 +56,8 @@ def fusing_on(device: str) -> Fusing | None:
     if switch == "fused" and (device == "gpu" or _keeps_kernels_to_itself()):
         return Fusing.AT_ONCE
     if device == "gpu":
-        return Fusing.AT_ONCE if mx.metal.is_available() or _set_compile_mode() is None else Fusing.LATER
-    return None if _set_compile_mode() is None else Fusing.NEVER
+        return Fusing.AT_ONCE if mx.metal.is_available() or mlx_function(_SET_COMPILE_MODE) is None else Fusing.LATER
+    return None if mlx_function(_SET_COMPILE_MODE) is None else Fusing.NEVER
 
 
 @cache
@@ -92,7 +91,7 @@ def tracing(*, fuses: bool) -> Iterator[None]:
 
     Where somebody has turned `mx.compile` off, it stays off.
     """
-    set_mode = None if fuses else _set_compile_mode()
+    set_mode = None if fuses else mlx_function(_SET_COMPILE_MODE)
     with _mode:
         if set_mode is None or not can_trace():
             yield
@@ -104,14 +103,3 @@ def tracing(*, fuses: bool) -> Iterator[None]:
         finally:
             _modes.pop()
             set_mode(_modes[-1])
-
-
-@cache
-def _set_compile_mode() -> Callable[[int], Any] | None:
-    """MLX's function of that name; None where this MLX has none, or its library is elsewhere."""
-    for library in Path(mx.__file__).parent.glob("lib/libmlx.*"):
-        try:
-            return ctypes.CDLL(str(library), os.RTLD_NOLOAD | os.RTLD_NOW)[_SET_COMPILE_MODE]
-        except (OSError, AttributeError):
-            continue
-    return None

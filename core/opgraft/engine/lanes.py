@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from typing import Any, ClassVar, Final
 
@@ -45,9 +47,37 @@ _forked = False
 def _after_fork() -> None:
     global _forked
     _forked = Lane.made
+    if _forked:
+        _exit_at_once()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _exit_at_once() -> None:
+    """Have this process end with its status as soon as Python has ended and what is written has been flushed. What the
+    libraries would do then, MLX's above all, is wait for threads that did not come along."""
+    if not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "on_exit"):  # glibc's, which tells the status
+        library.on_exit(library._exit, None)
+        library.__cxa_atexit(library.fflush, None, None)  # the last one goes first
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def require_threads() -> None:
+    """Make sure that MLX's threads are there.
+
+    Raises:
+        ProcessError: this process was forked from one in which there were lanes: MLX's threads did not come along, and
+            whatever were asked of it would never be done.
+    """
+    if _forked:
+        raise ProcessError(
+            "MLX does not work in a process forked from one that has used it: start it with multiprocessing's 'spawn' "
+            "or 'forkserver', or make the first session after the fork"
+        )
 
 
 def lane(device: str) -> Lane:
@@ -61,14 +91,9 @@ def lane(device: str) -> Lane:
         device: "cpu" or "gpu".
 
     Raises:
-        ProcessError: this process was forked from one in which there were lanes: MLX's threads did not come along, and
-            whatever were asked of it would never be done.
+        ProcessError: see `require_threads`.
     """
-    if _forked:
-        raise ProcessError(
-            "MLX does not work in a process forked from one that has used it: start it with multiprocessing's 'spawn' "
-            "or 'forkserver', or make the first session after the fork"
-        )
+    require_threads()
     free: list[Lane] = _free[device]
     last: Lane = getattr(_here, device, None)  # type: ignore[assignment]
     try:

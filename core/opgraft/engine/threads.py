@@ -20,6 +20,12 @@ _native: set[int] = set()
 _here = threading.local()
 
 
+def may_trace() -> bool:
+    """Whether the current thread is one of Python's. Others, like those of ONNX Runtime's pools, may end when Python
+    already has."""
+    return not isinstance(threading.current_thread(), threading._DummyThread)
+
+
 def note_tracing_thread() -> None:
     """The current thread has traces from now on."""
     if not hasattr(_here, "noted"):

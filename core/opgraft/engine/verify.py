@@ -93,7 +93,7 @@ def problem_with(node: Node, candidate: Candidate, device: str) -> Reason | None
     return next(iter(failures.values()))
 
 
-def failure_of(node: Node, registry: Registry, device: str) -> Exception | None:
+def failure_of(node: Node, registry: Registry, device: str) -> BaseException | None:
     """What a handler of a node raises when it is asked, or tried on stand-in inputs: the error itself, with the lines
     that led to it. None where none of them raises."""
     for candidate in registry.candidates(node.operator):
@@ -105,7 +105,9 @@ def failure_of(node: Node, registry: Registry, device: str) -> Exception | None:
                     inputs = stand_ins(node, candidate, size)
                     if inputs is not None:
                         translated(node, candidate, inputs, device)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # one that exits must not end its host
             return error
     return None
 

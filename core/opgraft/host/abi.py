@@ -371,3 +371,10 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         """
     ),
 }
+
+FREES: Final = {
+    "OrtEpFactory_ReleaseEp": "free(ep);",
+    "OrtEp_ReleaseNodeComputeInfos": "free_all((void *const *)infos, count);",
+    "OrtEpProfilerImpl_Release": "free(self);",
+}
+"""What releases of structures that opgraft made end with, once Python has let go of them."""

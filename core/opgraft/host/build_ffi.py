@@ -5,6 +5,7 @@ setuptools runs this file by its path, before anything is installed; so does it 
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,6 +76,8 @@ const char *ort_version(const OrtApiBase *base);
 bool attach(const OrtApiBase *base, uint32_t api_version);
 bool shut_down(int milliseconds);
 void interrupt_again(void);
+void forget_other_threads(void);
+void check_allocations(void *allocator, void *raising);
 OrtStatus *read_tensor(const OrtValue *value, TensorView *view);
 OrtStatus *read_inputs(const OrtKernelContext *context, const size_t *indices, TensorView *views, size_t count);
 OrtStatus *open_output(OrtKernelContext *context, size_t index, const int64_t *sizes, size_t rank, TensorView *view);
@@ -117,9 +120,6 @@ def wrapper(function: Any, prefix: str) -> str:
     return f"static {prototype(function, f'{prefix}_{function.name}')} {{ {keyword}{call} }}"
 
 
-PARTS_OF_A_RUN = ("Compute", "KernelComputeV2", "CopyTensors", "Alloc")
-
-
 def trampoline(owner: str, member: Any) -> str:
     """The C function behind one member of a structure that opgraft fills."""
     function = member.function
@@ -129,15 +129,13 @@ def trampoline(owner: str, member: Any) -> str:
         return f"{head} {member.body}"
     forwarded = f"py_{name}"
     declared = f"static {prototype(function, forwarded)};"
-    rest = "rest_at_the_end(); " if member.name in PARTS_OF_A_RUN else ""
     call = f"{forwarded}({function.arguments})"
     if function.returns == "void":
-        body = f"if (!enter()) return; {call}; leave();"
+        freeing = ABI["FREES"].get(name, "")
+        body = f"if (!enter()) return; UNTIL_DONE({call}); {freeing} leave();"
     else:
         refused, result = ("refusal()", "outcome(result)") if function.returns == "OrtStatus *" else ("0", "result")
-        body = (
-            f"if (!enter()) {{ {rest}return {refused}; }} {function.returns} result = {call}; leave(); return {result};"
-        )
+        body = f"if (!enter()) return {refused}; {function.returns} result = {call}; leave(); return {result};"
     return f"{declared}\n{head} {{ {body} }}"
 
 
@@ -158,7 +156,6 @@ def source() -> str:
         *(wrapper(function, "ep") for function in ABI["EP_API"]),
         "static OrtStatus *outcome(OrtStatus *status);",
         "static OrtStatus *refusal(void);",
-        "static void rest_at_the_end(void);",
         *(trampoline(name, m) for name, members in structures for m in members if m.function is not None),
         *(maker(name, members) for name, members in structures),
     ]
@@ -191,4 +188,9 @@ def interface() -> str:
 
 ffibuilder = FFI()
 ffibuilder.cdef(interface())
-ffibuilder.set_source("opgraft.host._ep", source(), depends=[str(HERE / "support.c"), str(HERE / "abi.py")])
+ffibuilder.set_source(
+    "opgraft.host._ep",
+    source(),
+    depends=[str(HERE / "support.c"), str(HERE / "abi.py")],
+    extra_compile_args=[] if os.name == "nt" else ["-fexceptions"],  # which may pass through a function of support.c
+)

@@ -12,7 +12,8 @@ from opgraft.engine.results import check_types
 from opgraft.graph import Array, Value
 from opgraft.host._ep import ffi, lib
 from opgraft.host.device_memory import take, write
-from opgraft.host.status import OK, callback, check
+from opgraft.host.status import OK, OrtError, callback, check
+from opgraft.host.structures import own
 from opgraft.ops.arrays import element_type
 from opgraft.plan import Plan
 from opgraft.tracing import Recording, Session
@@ -80,9 +81,13 @@ class Computation:
     def _write(self, context: Any, results: Sequence[mx.array | Array]) -> None:
         check_types(results, self._declared)
         view = ffi.new("TensorView *")
-        for result, index in zip(results, self._outputs, strict=True):
+        for result, index, declared in zip(results, self._outputs, self._declared, strict=True):
             shape = result.shape
-            check(lib.open_output(context, index, shape, len(shape), view))
+            try:
+                check(lib.open_output(context, index, shape, len(shape), view))
+            except OrtError as error:
+                what = f"{declared.name!r}, {declared.dtype or element_type(result)}{list(shape)}"
+                raise OrtError(f"onnxruntime has no place for output {what}: {error}") from error
             write(view, result)
 
 
@@ -110,12 +115,7 @@ class FusedNode:
         plan = program.plan
         self.computation = Computation(program, range(len(plan.inputs)), range(len(plan.outputs)), trace)
         self.gives_back_memory = False
-        self.pointer = lib.new_OrtNodeComputeInfo()
-        FusedNode.live[self.pointer] = self
-
-    def release(self) -> None:
-        del FusedNode.live[self.pointer]
-        lib.free(self.pointer)
+        self.pointer = own(lib.new_OrtNodeComputeInfo())
 
 
 @callback("OrtNodeComputeInfo_Compute")

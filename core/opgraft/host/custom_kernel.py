@@ -51,10 +51,6 @@ class Kernel:
             session_being_made(),
         )
         self.number = next(Kernel._numbers)
-        Kernel.live[self.number] = self
-
-    def release(self) -> None:
-        del Kernel.live[self.number]
 
 
 def _places(values: Any, among: Any) -> list[int]:
@@ -94,4 +90,4 @@ def _compute(kernel: Any, context: Any) -> Any:
 
 @callback("OrtCustomOp_KernelDestroy")
 def _destroy(kernel: Any) -> None:
-    Kernel.live[int(ffi.cast("uintptr_t", kernel))].release()
+    Kernel.live.pop(int(ffi.cast("uintptr_t", kernel)), None)

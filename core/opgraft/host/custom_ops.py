@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, ClassVar, Final
 
 from opgraft.engine.inference import output_types
-from opgraft.errors import OpgraftError, RegistryError, text_of
+from opgraft.errors import RegistryError
 from opgraft.graph import ONNX_DOMAIN
 from opgraft.graph.element_types import ORT_OF_NAME
 from opgraft.host import CUSTOM_OPS_ENTRY
@@ -110,14 +110,13 @@ def _warn(message: str) -> None:
 
 @callback("OrtCustomOp_InferOutputShapeFn")
 def _infer_output_shape(this: Any, context: Any) -> Any:
-    try:
-        tell_outputs(context, CustomOp.live[this].definition)
-    except Exception as error:  # ONNX Runtime takes no notice of a status here
-        _warn(f"opgraft: {error if isinstance(error, OpgraftError) else text_of(error)}")
+    tell_outputs(context, CustomOp.live[this].definition)
     return OK
 
 
 @callback("OrtCustomOp_CreateKernelV2")
 def _create_kernel(this: Any, api: Any, info: Any, kernel: Any) -> Any:
-    kernel[0] = ffi.cast("void *", Kernel(info, CustomOp.live[this].definition).number)
+    made = Kernel(info, CustomOp.live[this].definition)
+    kernel[0] = ffi.cast("void *", made.number)
+    Kernel.live[made.number] = made
     return OK

@@ -23,6 +23,7 @@ from opgraft.graph.packing import array_of_bytes, bytes_in, bytes_of
 from opgraft.host._ep import ffi, lib
 from opgraft.host.devices import default_device
 from opgraft.host.status import OK, callback, check
+from opgraft.host.structures import own
 from opgraft.host.tensors import array_of_view, shape_of, write_at
 from opgraft.ops.arrays import unchanging
 from opgraft.switches import switched
@@ -74,12 +75,11 @@ class DeviceMemory:
 
     def free(self, address: int) -> None:
         """Have what `allocate` gave back; 0 is nothing."""
-        bits = self._bits.pop(address, None)
-        if bits is None:
-            return
         for each in (address, *self._inner.pop(address, ())):
             self._arrays.pop(each, None)
-        self._free[bits].append(address)
+        bits = self._bits.pop(address, None)
+        if bits is not None:
+            self._free[bits].append(address)
 
     def write(self, view: Any, array: mx.array | Array) -> None:
         """Have the tensor that a TensorView describes be an evaluated array, or a copy of one on the host: on the
@@ -163,8 +163,8 @@ def new_memory_info() -> Any:
 
 
 def new_allocator(info: Any) -> Any:
-    """An OrtAllocator of the memory that an OrtMemoryInfo is of."""
-    allocator = lib.new_OrtAllocator()
+    """An OrtAllocator of the memory that an OrtMemoryInfo is of, to be given away."""
+    allocator = own(lib.new_OrtAllocator())
     allocator.info = int(ffi.cast("uintptr_t", info))
     return allocator
 

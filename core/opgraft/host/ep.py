@@ -14,6 +14,7 @@ from opgraft.graph.extraction import extracted
 from opgraft.graph.onnx_writer import Elements, model_of_graph, own_elements
 from opgraft.host import observers
 from opgraft.host._ep import ffi, lib
+from opgraft.host.allocator import refuse_what_there_is_no_memory_for
 from opgraft.host.compute import FusedNode, Runner
 from opgraft.host.fallback import Fallback
 from opgraft.host.kernel_info import forget, leave
@@ -22,6 +23,7 @@ from opgraft.host.options import Options
 from opgraft.host.ort_graph import read_graph, value_names
 from opgraft.host.profiler import Profiler
 from opgraft.host.status import OK, callback, check
+from opgraft.host.structures import give_away, own
 from opgraft.host.telling import Telling
 from opgraft.nested import cpu_session, own_session
 from opgraft.plan import build_plan
@@ -39,15 +41,17 @@ LARGE_WEIGHTS: Final = 16 * 2**20
 
 
 class ExecutionProvider:
-    """The Python side of one OrtEp, which belongs to one session."""
+    """The Python side of one OrtEp, which belongs to one session, and to a factory."""
 
     live: ClassVar[dict[Any, ExecutionProvider]] = {}
 
-    def __init__(self, options: Options, device: str, logger: Logger) -> None:
+    def __init__(self, factory: Any, options: Options, device: str, logger: Logger) -> None:
+        self.factory = factory
         self.options = options
         self.device = device
         if device == "cpu":
             keep_freed_memory()
+            refuse_what_there_is_no_memory_for()
         self.logger = logger
         self.trace = Session() if is_settled() else begin_session(options.trace, trace_ops=options.trace_ops)
         self.telling = Telling(self.trace, logger if options.log_declined else None)
@@ -63,10 +67,9 @@ class ExecutionProvider:
         self.registry: Claimer = VerifiedRegistry(registry, device, self.trace.span) if options.verify else registry
         chooses = profile is not None or options.placement == "fastest"
         self.placer = Placer(self.registry, device, self, profile, self._warn) if chooses else None
-        self.pointer = lib.new_OrtEp()
+        self.pointer = own(lib.new_OrtEp())
         if not self.trace.listeners:
             self.pointer.OnRunStart = self.pointer.OnRunEnd = ffi.NULL
-        ExecutionProvider.live[self.pointer] = self
 
     def _profile(self) -> Profile | None:
         """The profile that the session is to be decided by."""
@@ -95,10 +98,11 @@ class ExecutionProvider:
         self.logger.warning(f"opgraft: {text}")
 
     def release(self) -> None:
-        del ExecutionProvider.live[self.pointer]
-        forget()
-        lib.free(self.pointer)
-        end_session(self.trace)
+        try:
+            forget()
+            end_session(self.trace)
+        finally:
+            ExecutionProvider.live.pop(self.pointer, None)
 
     def made(self) -> None:
         """The session is made."""
@@ -145,29 +149,24 @@ class ExecutionProvider:
                 for observer in tuple(observers):
                     observer(decisions)
 
-    def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[Any]:
-        """An OrtNodeComputeInfo for each fused node. Weights that several of them read are converted once."""
+    def compile(self, ort_graphs: list[Any], fused_nodes: list[Any]) -> list[FusedNode]:
+        """Each fused node. Weights that several of them read are converted once."""
         constants = ConstantStore()
         registry = self.registry.once_tried if isinstance(self.registry, VerifiedRegistry) else self.registry
         made: list[FusedNode] = []
-        try:
-            with self.trace.making("compile subgraphs"):
-                for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
-                    inputs, outputs = value_names(fused)
-                    with read_graph(ort_graph) as live:
-                        set_versions(live.graph, self.definitions)
-                        plan = build_plan(live.graph, inputs, outputs)
-                        with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
-                            program = Program(plan, registry, self.device, constants)
-                        runner = self._with_fallback(program, live.graph, constants)
-                    made.append(FusedNode(runner, self.trace))
-        except BaseException:
-            for node in made:
-                node.release()
-            raise
+        with self.trace.making("compile subgraphs"):
+            for ort_graph, fused in zip(ort_graphs, fused_nodes, strict=True):
+                inputs, outputs = value_names(fused)
+                with read_graph(ort_graph) as live:
+                    set_versions(live.graph, self.definitions)
+                    plan = build_plan(live.graph, inputs, outputs)
+                    with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
+                        program = Program(plan, registry, self.device, constants)
+                    runner = self._with_fallback(program, live.graph, constants)
+                made.append(FusedNode(runner, self.trace))
         if made and constants.nbytes > LARGE_WEIGHTS:
             made[0].gives_back_memory = True
-        return [node.pointer for node in made]
+        return made
 
     def _with_fallback(self, program: Program, graph: Graph, constants: ConstantStore) -> Runner:
         if self.options.on_error == "raise":
@@ -219,20 +218,24 @@ def _on_run_end(this: Any, options: Any, sync_stream: bool) -> Any:
 
 @callback("OrtEp_CreateProfiler")
 def _create_profiler(this: Any, profiler: Any) -> Any:
-    profiler[0] = Profiler(ExecutionProvider.live[this].trace).pointer
+    made = Profiler(ExecutionProvider.live[this].trace)
+    give_away(made.pointer)
+    profiler[0] = made.pointer
+    Profiler.live[made.pointer] = made
     return OK
 
 
 @callback("OrtEp_Compile")
 def _compile(this: Any, ort_graphs: Any, fused_nodes: Any, count: int, infos: Any, context_nodes: Any) -> Any:
     made = ExecutionProvider.live[this].compile(ffi.unpack(ort_graphs, count), ffi.unpack(fused_nodes, count))
-    for index, pointer in enumerate(made):
-        infos[index] = pointer
+    for index, node in enumerate(made):
+        give_away(node.pointer)
+        infos[index] = node.pointer
+    FusedNode.live.update((node.pointer, node) for node in made)
     return OK
 
 
 @callback("OrtEp_ReleaseNodeComputeInfos")
 def _release_node_compute_infos(this: Any, infos: Any, count: int) -> None:
     for pointer in ffi.unpack(infos, count):
-        if pointer:
-            FusedNode.live[pointer].release()
+        FusedNode.live.pop(pointer, None)

@@ -6,6 +6,7 @@ import re
 from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
+from opgraft.engine import require_threads
 from opgraft.host import registration_names
 from opgraft.host._ep import ffi, lib
 from opgraft.host.custom_ops import domains
@@ -17,6 +18,7 @@ from opgraft.host.key_values import config_entries, provider_options
 from opgraft.host.logger import Logger
 from opgraft.host.options import parse_options
 from opgraft.host.status import OK, callback, check
+from opgraft.host.structures import give_away, own
 
 _CPU: Final = 0
 _GPU: Final = 1
@@ -36,7 +38,6 @@ class Factory:
     def __init__(self, registration_name: str) -> None:
         self.registration_name = registration_name
         self.pointer = lib.new_OrtEpFactory()
-        self.providers: dict[Any, ExecutionProvider] = {}
         self.gpu_offered = False
         self.memory_info = new_memory_info() if device_memory_offered() else ffi.NULL
         self.released = False
@@ -50,11 +51,13 @@ class Factory:
 
     @staticmethod
     def release(address: int) -> None:
-        """ONNX Runtime has unregistered the library."""
-        factory = Factory.live[ffi.cast("OrtEpFactory *", address)]
-        registration_names.remove(factory.registration_name)
-        factory.released = True
-        factory._free_if_unused()
+        """ONNX Runtime has unregistered the library. What Ctrl-C ends is done again."""
+        factory = Factory.live.get(ffi.cast("OrtEpFactory *", address))
+        if factory is not None:
+            if not factory.released:
+                factory.released = True
+                registration_names.remove(factory.registration_name)
+            factory._free_if_unused()
 
     def supported_devices(self, hardware: list[Any]) -> list[Any]:
         """An OrtEpDevice for the CPU, and one for the first GPU that MLX can drive."""
@@ -89,12 +92,14 @@ class Factory:
             lib.ort_ReleaseKeyValuePairs(pairs[0])
         return made[0]
 
-    def create_provider(self, hardware: list[Any], session_options: Any, logger: Logger) -> Any:
-        """An OrtEp for a session.
+    def create_provider(self, hardware: list[Any], session_options: Any, logger: Logger) -> ExecutionProvider:
+        """An execution provider for a session.
 
         Raises:
             OptionError: a provider option is unknown or has an unknown value.
+            ProcessError: MLX cannot work in this process.
         """
+        require_threads()
         options = parse_options(
             provider_options(config_entries(lib.ort_GetSessionOptionsConfigEntries, session_options))
         )
@@ -103,16 +108,17 @@ class Factory:
             gpu_chosen=any(lib.ort_HardwareDevice_Type(each) == _GPU for each in hardware),
             gpu_offered=self.gpu_offered,
         )
-        provider = ExecutionProvider(options, device, logger)
-        self.providers[provider.pointer] = provider
-        return provider.pointer
+        return ExecutionProvider(self, options, device, logger)
 
     def release_provider(self, pointer: Any) -> None:
-        self.providers.pop(pointer).release()
-        self._free_if_unused()
+        try:
+            if pointer in ExecutionProvider.live:
+                ExecutionProvider.live[pointer].release()
+        finally:
+            self._free_if_unused()
 
     def _free_if_unused(self) -> None:
-        if self.released and not self.providers:
+        if self.released and all(each.factory is not self for each in tuple(ExecutionProvider.live.values())):
             del Factory.live[self.pointer]
             if self.memory_info:
                 lib.ort_ReleaseMemoryInfo(self.memory_info)
@@ -142,7 +148,10 @@ def _create_ep(
     this: Any, hardware: Any, metadata: Any, count: int, session_options: Any, logger: Any, created: Any
 ) -> Any:
     chosen = ffi.unpack(hardware, count)
-    created[0] = Factory.live[this].create_provider(chosen, session_options, Logger(logger))
+    provider = Factory.live[this].create_provider(chosen, session_options, Logger(logger))
+    give_away(provider.pointer)
+    created[0] = provider.pointer
+    ExecutionProvider.live[provider.pointer] = provider
     return OK
 
 
@@ -153,13 +162,19 @@ def _release_ep(this: Any, ep: Any) -> None:
 
 @callback("OrtEpFactory_CreateAllocator")
 def _create_allocator(this: Any, info: Any, options: Any, allocator: Any) -> Any:
-    allocator[0] = new_allocator(info)
+    made = new_allocator(info)
+    give_away(made)
+    allocator[0] = made
     return OK
 
 
 @callback("OrtEpFactory_CreateDataTransfer")
 def _create_data_transfer(this: Any, transfer: Any) -> Any:
-    transfer[0] = lib.new_OrtDataTransferImpl() if Factory.live[this].memory_info else ffi.NULL
+    transfer[0] = ffi.NULL
+    if Factory.live[this].memory_info:
+        made = own(lib.new_OrtDataTransferImpl())
+        give_away(made)
+        transfer[0] = made
     return OK
 
 

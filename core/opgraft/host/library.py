@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from typing import Final
 
 from opgraft.host._ep import ffi, lib
@@ -69,3 +70,7 @@ def release_factory(address: int) -> None:
 @atexit.register
 def _shut_down() -> None:
     lib.shut_down(_SHUT_DOWN_MILLISECONDS)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lib.forget_other_threads)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 
 from opgraft.host._ep import ffi, lib
 from opgraft.host.status import OK, callback, check
+from opgraft.host.structures import own
 from opgraft.tracing import Event, Kept, Listener, Session, clean
 
 _KERNEL: Final = 2
@@ -29,13 +30,13 @@ class Profiler(Listener):
         self._kept = Kept()
         self._zero = 0
         self._lock = threading.RLock()
-        self.pointer = lib.new_OrtEpProfilerImpl()
-        Profiler.live[self.pointer] = self
+        self.pointer = own(lib.new_OrtEpProfilerImpl())
 
     def release(self) -> None:
-        self._stop()
-        del Profiler.live[self.pointer]
-        lib.free(self.pointer)
+        try:
+            self._stop()
+        finally:
+            Profiler.live.pop(self.pointer, None)
 
     def start(self, offset: int) -> None:
         """A profile began `offset` nanoseconds ago."""
@@ -57,8 +58,9 @@ class Profiler(Listener):
             for event in sorted(kept.events, key=lambda event: event.started):
                 if event.took is not None and event.started >= self._zero:
                     made.append(self._event(event, event.took))
-            events = ffi.new("const OrtProfilingEvent *[]", made)
-            check(lib.ep_ProfilingEventsContainer_AddEvents(container, events, len(made)))
+            if made:  # ONNX Runtime takes no empty list
+                events = ffi.new("const OrtProfilingEvent *[]", made)
+                check(lib.ep_ProfilingEventsContainer_AddEvents(container, events, len(made)))
         finally:
             for each in made:
                 lib.ep_ReleaseProfilingEvent(each)
@@ -113,4 +115,5 @@ def _end_profiling(this: Any, container: Any) -> Any:
 
 @callback("OrtEpProfilerImpl_Release")
 def _release(this: Any) -> None:
-    Profiler.live[this].release()
+    if this in Profiler.live:
+        Profiler.live[this].release()

@@ -17,6 +17,9 @@ from opgraft.text import printable_lines
 DEBUG: Final = "OPGRAFT_DEBUG"
 """The environment variable that has tracebacks logged."""
 
+UNHEARD: Final = {"OrtCustomOp_InferOutputShapeFn"}
+"""Callbacks whose status ONNX Runtime does not pass on: what went wrong is logged here."""
+
 OK: Final = lib.done
 """What a callback returns that did its work."""
 
@@ -66,9 +69,10 @@ def _on_error(name: str, kind: type[BaseException], error: BaseException, trace:
     logger = Logger.default
     if switched(DEBUG) and logger is not None:
         logger.error("".join(traceback.format_exception(kind, error, trace)))
-    if ffi.typeof(getattr(lib, f"py_{name}")).result.kind != "pointer":  # there is no status to return
-        if logger is not None:
-            logger.error(message)
+    has_status = ffi.typeof(getattr(lib, f"py_{name}")).result.kind == "pointer"
+    if logger is not None and (name in UNHEARD or not has_status):
+        logger.error(message)
+    if not has_status:
         return None
     return lib.ort_CreateStatus(code, printable_lines(message).encode())
 

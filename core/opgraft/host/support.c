@@ -42,35 +42,78 @@ static char ep_version[64] = "0.0.0";
  * shut_down has cleared `alive` and seen the count at zero, none is in Python and none will be. */
 static atomic_bool alive = true;
 static atomic_int running;
-static atomic_uint attempts;
-static atomic_bool interrupted;
 static atomic_bool threaded; /* callbacks came from more than one thread */
 static const char *_Atomic first_thread;
 static _Thread_local char this_thread; /* its address is the thread's identity */
 static _Thread_local bool shuts_down;
-static _Thread_local int depth; /* of callbacks in this thread: one may ask ONNX Runtime for what ends in another */
+static _Thread_local bool runs_python;
+static _Thread_local int entered;    /* callbacks of this thread, one inside the other */
+static _Thread_local int interrupts; /* how often Ctrl-C ended the callback that is under way */
 
-static bool enter(void) {
+static void note_thread(void) {
     const char *none = NULL;
-    if (depth++) return true;
-    atomic_fetch_add(&attempts, 1);
     if (!atomic_compare_exchange_strong(&first_thread, &none, &this_thread) && none != &this_thread)
         atomic_store(&threaded, true);
+}
+
+/* In no stable ABI, and yet in every version. */
+PyAPI_FUNC(int) PyGILState_Check(void);
+
+/* Longer than this no thread rests, so that what waits for it goes on: functions that are called at the end may, before
+ * the interpreter itself begins to. */
+#define REST_MILLISECONDS 100
+#define MOST_RESTS 100
+#define MOST_RESTS_BEFORE 10
+
+/* A thread that comes back from a callback without the GIL asks for it next, inside of ONNX Runtime. Once the
+ * interpreter has begun to end, Python up to 3.13 answers by ending the thread: it is unwound by force, through C++
+ * frames that do not survive it. So it rests here until the process ends. A thread that has the GIL, or never runs
+ * Python, goes on. */
+static void rest_until_the_end(void) {
+    if (shuts_down) return;
+    if (Py_IsInitialized() ? !PyGILState_GetThisThreadState() || PyGILState_Check() : !runs_python) return;
+    for (int rests = 0; rests < (Py_IsInitialized() ? MOST_RESTS_BEFORE : MOST_RESTS); ++rests) rest(REST_MILLISECONDS);
+}
+
+static bool enter(void) {
+    if (entered) { /* one asked ONNX Runtime for what ends in another */
+        ++entered;
+        return true;
+    }
+    note_thread();
     atomic_fetch_add(&running, 1);
-    if (atomic_load(&alive)) return true;
+    if (atomic_load(&alive)) {
+        runs_python = true;
+        ++entered;
+        return true;
+    }
     atomic_fetch_sub(&running, 1);
-    depth = 0;
+    rest_until_the_end();
     return false;
 }
 
 static void leave(void) {
-    if (--depth) return;
+    if (--entered) return;
     atomic_fetch_sub(&running, 1);
-    if (atomic_exchange(&interrupted, false)) PyErr_SetInterrupt();
+    if (interrupts) PyErr_SetInterrupt();
+    interrupts = 0;
+    if (!atomic_load(&alive)) rest_until_the_end();
 }
 
+/* In a process that was just forked there is no other thread. */
+static void forget_other_threads(void) { atomic_store(&running, entered ? 1 : 0); }
+
 /* Ctrl-C in a callback: it comes again once the callback is over, and so reaches the user's code. */
-static void interrupt_again(void) { atomic_store(&interrupted, true); }
+static void interrupt_again(void) { ++interrupts; }
+
+/* What is released has to be: a release that Ctrl-C ended is done again, but not for ever. Those of Python leave what is
+ * gone alone, and the memory of their structures to C, so that no other has their address meanwhile. */
+#define MOST_INTERRUPTS 8
+#define UNTIL_DONE(call) do { int before; do { before = interrupts; call; } while (before < interrupts && interrupts < MOST_INTERRUPTS); } while (0)
+
+static void free_all(void *const *structures, size_t count) {
+    for (size_t number = 0; number < count; ++number) free(structures[number]);
+}
 
 static bool can_copy(const OrtMemoryDevice *source, const OrtMemoryDevice *target);
 
@@ -92,30 +135,51 @@ static OrtStatus *outcome(OrtStatus *status) {
 /* The answer of a callback that comes too late. */
 static OrtStatus *refusal(void) { return ort_CreateStatus(1, "opgraft: the Python interpreter is shutting down"); }
 
-/* What a part of a run does before its refusal. A thread of Python's own must not go back into Python now: up to 3.13
- * that unwinds it by force, through C++ frames that do not survive it. It rests here, without the GIL, until the process
- * ends. Some of ONNX Runtime's calls come with it. */
-static void rest_at_the_end(void) {
-    if (!shuts_down && Py_IsInitialized() && PyGILState_Check()) PyEval_SaveThread();
-    while (!shuts_down && Py_IsInitialized() && PyGILState_GetThisThreadState()) rest(1000);
-}
-
-/* Ends the callbacks, and waits until none is under way and no thread has tried for a while: a thread that has just
- * left one is still on its way through ONNX Runtime. */
+/* Ends the callbacks, and waits until none is under way; and a while more where there are other threads, for one that
+ * has just left a callback is still on its way through ONNX Runtime: into the next callback, where it rests, or out. */
 static bool shut_down(int milliseconds) {
     PyThreadState *thread = PyEval_SaveThread();
-    unsigned seen = atomic_load(&attempts);
-    int quiet = atomic_load(&threaded) ? 250 : 0;
+    note_thread();
     shuts_down = true;
     atomic_store(&alive, false);
-    for (int left = quiet; milliseconds > 0 && (left > 0 || atomic_load(&running) > 0); --milliseconds) {
+    for (int quiet = atomic_load(&threaded) ? 250 : 0; milliseconds > 0; --milliseconds) {
+        bool runs = atomic_load(&running) > 0;
+        if (!runs && quiet-- <= 0) break;
         rest(1);
-        unsigned now = atomic_load(&attempts);
-        left = now == seen ? left - 1 : quiet;
-        seen = now;
     }
     PyEval_RestoreThread(thread);
     return atomic_load(&running) == 0;
+}
+
+/* An allocator of MLX, as compilers lay out objects with virtual functions: the first allocates. */
+#define ALLOCATOR_TABLE 16
+#define BEFORE_TABLE 2
+typedef void *(*Allocate)(void *allocator, size_t size);
+static Allocate allocate;
+static void (*raise_bad_alloc)(void);
+
+/* What is large is asked for beforehand, for MLX counts it as in use even where it gets nothing. */
+#define LARGE_ALLOCATION (1 << 20)
+
+static void *allocate_or_raise(void *allocator, size_t size) {
+    if (size >= LARGE_ALLOCATION) {
+        void *volatile tried = malloc(size + sizeof size);
+        if (!tried) raise_bad_alloc();
+        free(tried);
+    }
+    void *memory = allocate(allocator, size);
+    if (!memory && size) raise_bad_alloc();
+    return memory;
+}
+
+static void check_allocations(void *allocator, void *raising) {
+    static void *table[ALLOCATOR_TABLE];
+    void ***functions = (void ***)allocator;
+    memcpy(table, *functions - BEFORE_TABLE, sizeof table);
+    allocate = (Allocate)table[BEFORE_TABLE];
+    raise_bad_alloc = (void (*)(void))raising;
+    table[BEFORE_TABLE] = (void *)allocate_or_raise;
+    *functions = table + BEFORE_TABLE;
 }
 
 static uint32_t api_version(void) { return api_version_in_use; }
@@ -344,12 +408,15 @@ EXPORTED OrtStatus *CreateEpFactories(const char *registration_name, const OrtAp
 EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
     PyGILState_STATE state;
     if (!enter_python(&state)) return NULL;
-    PyObject *module = PyImport_ImportModule("opgraft.host.library");
-    PyObject *done = module ? PyObject_CallMethod(module, "release_factory", "K", (unsigned long long)(uintptr_t)factory)
-                            : NULL;
-    if (!done) PyErr_Clear();
-    Py_XDECREF(done);
-    Py_XDECREF(module);
+    for (bool again = true; again;) {
+        PyObject *module = PyImport_ImportModule("opgraft.host.library");
+        PyObject *done =
+            module ? PyObject_CallMethod(module, "release_factory", "K", (unsigned long long)(uintptr_t)factory) : NULL;
+        again = !done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) && interrupts++ < MOST_INTERRUPTS;
+        PyErr_Clear();
+        Py_XDECREF(done);
+        Py_XDECREF(module);
+    }
     leave_python(state);
     return NULL;
 }

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import keyword
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,9 +119,11 @@ def write_pack(pack: PackDraft, folder: Path) -> list[Path]:
         for name in sorted(_template_names(_TEMPLATES)):
             path = folder / name.removesuffix(".j2").replace("PACKAGE", pack.module)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(environment.get_template(name).render(pack=pack), encoding="utf-8")
             written.append(path)
+            path.write_text(environment.get_template(name).render(pack=pack), encoding="utf-8")
     except OSError as error:
+        if written:
+            shutil.rmtree(folder, ignore_errors=True)
         raise ModelError(f"{folder}: cannot be written ({error})") from error
     return written
 

@@ -103,7 +103,7 @@ class Recorder(Listener):
             if self._unwritten:
                 self._unwritten = False
                 try:
-                    write_whole(self.path, self.document())
+                    write_whole(self.path, self.document(), mode=0o600)  # it tells of the user's data
                 except (OSError, ValueError) as error:
                     complain(f"the trace cannot be written to {self.path}: {getattr(error, 'strerror', None) or error}")
 
