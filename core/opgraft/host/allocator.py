@@ -1,6 +1,6 @@
 """What MLX does on Linux where there is no memory left.
 
-MLX's CPU device takes what the C library gives it, and where that is nothing, the process ends with the first element
+Where it has the CPU alone, MLX takes what the C library gives it, and where that is nothing, the process ends with the first element
 that is written there. MLX's allocator is an object of C++ with a table of its functions: it gets a copy of the table
 whose first function raises where it has nothing to give.
 """
@@ -13,6 +13,7 @@ import sys
 from functools import cache
 
 from opgraft.host._ep import ffi, lib
+from opgraft.host.devices import gpu_backend
 from opgraft.mlx_library import mlx_function
 
 
@@ -23,7 +24,7 @@ def refuse_what_there_is_no_memory_for() -> bool:
     It holds for the whole process.
     """
     allocator = mlx_function("_ZN3mlx4core9allocator9allocatorEv")
-    if allocator is None or not sys.platform.startswith("linux"):
+    if allocator is None or gpu_backend() is not None or not sys.platform.startswith("linux"):
         return False
     try:
         library = ctypes.CDLL("libstdc++.so.6", os.RTLD_NOLOAD | os.RTLD_NOW)
