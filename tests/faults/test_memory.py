@@ -122,7 +122,7 @@ before = living()
 import onnxruntime, opgraft
 used = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0])
 outcomes = set()
-for megabytes in range(20, 700, 40):
+for megabytes in range(20, 700, 100):
     resource.setrlimit(resource.RLIMIT_AS, (used + megabytes * 2**20, -1))
     made = []
     met = errors_of(lambda: made.append(onnxruntime.InferenceSession(source, opgraft.session_options())))

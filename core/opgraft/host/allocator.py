@@ -1,8 +1,8 @@
 """What MLX does on Linux where there is no memory left.
 
-Where it has the CPU alone, MLX takes what the C library gives it, and where that is nothing, the process ends with the first element
-that is written there. MLX's allocator is an object of C++ with a table of its functions: it gets a copy of the table
-whose first function raises where it has nothing to give.
+Where it has the CPU alone, MLX takes what the C library gives it, and where that is nothing, the process ends with the
+first element that is written there. MLX's allocator is an object of C++ with a table of its functions: it gets a copy
+of the table whose first function raises where it has nothing to give.
 """
 
 from __future__ import annotations
