@@ -50,7 +50,6 @@ CASES = {
     "a loop, step by step": ("looping.run(None, {'x': x[:2, :2], 'turns': np.array(10**7)})", {"OPGRAFT_COMPILE": "0"}),
     "a loop, compiled": ("looping.run(None, {'x': x[:2, :2], 'turns': np.array(10**7)})", {}),
     "runs that compute long": ("forever(lambda: heavily.run(None, {'v0': wide}))", {}),
-    "short runs": ("forever(lambda: looping.run(None, {'x': x[:2, :2], 'turns': np.array(2)}))", {}),
     "sessions being made": ("forever(lambda: open_session(long))", {}),
     "sessions that try what is faster": ("forever(lambda: open_session(long, {'placement': 'fastest'}))", {}),
     "reports": ("forever(lambda: opgraft.report(long))", {}),

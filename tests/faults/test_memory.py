@@ -122,7 +122,7 @@ before = living()
 import onnxruntime, opgraft
 used = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0])
 outcomes = set()
-for megabytes in range(20, 700, 40):
+for megabytes in range(20, 700, 100):
     resource.setrlimit(resource.RLIMIT_AS, (used + megabytes * 2**20, -1))
     made = []
     met = errors_of(lambda: made.append(onnxruntime.InferenceSession(source, opgraft.session_options())))
@@ -135,3 +135,19 @@ print(living() == before, "made" in outcomes, len(outcomes) > 1, outcomes)
 """
     )
     assert (result.returncode, result.stdout[:14]) == (0, "True True True"), result.stdout + result.stderr
+
+
+def test_the_allocator_is_looked_after_once() -> None:
+    """By as many threads as may make the first session."""
+    result = run_script(
+        """
+import numpy as np
+from host_models import add_model, open_session
+from opgraft.host.allocator import refuse_what_there_is_no_memory_for
+x = np.ones((2, 4), np.float32)
+for _ in range(3):
+    print(refuse_what_there_is_no_memory_for.__wrapped__())
+    assert (open_session(add_model()).run(None, {"x": x, "y": x})[0] == 2).all()
+"""
+    )
+    assert (result.returncode, result.stdout) == (0, "True\n" * 3), result.stderr

@@ -34,6 +34,7 @@ from zoo import MODELS  # noqa: E402
 
 import opgraft  # noqa: E402
 from opgraft import ort_values  # noqa: E402
+from opgraft.allocation import give_back_freed_memory  # noqa: E402
 from opgraft.comparison import difference  # noqa: E402
 from opgraft.engine.fusing import SWITCH  # noqa: E402
 from opgraft.host.compute import FusedNode  # noqa: E402
@@ -45,7 +46,7 @@ WARM = 0.5
 """Memory is first looked at after this share of the runs."""
 FAR = 1e-4
 """How far a result may be from the CPU execution provider's, relative to its largest magnitude."""
-MOST_GROWTH = 24 * 2**20
+MOST_GROWTH = 16 * 2**20
 """Bytes. What each run or session left behind would be far more by the end, however little it is."""
 SECONDS = 3000
 """A campaign that takes longer hangs, and shows where."""
@@ -152,6 +153,7 @@ class State(NamedTuple):
     @classmethod
     def now(cls) -> State:
         gc.collect()
+        give_back_freed_memory()  # which each thread's part of the C library's heap keeps some of
         live = len(FusedNode.live) + len(ExecutionProvider.live)
         if not sys.platform.startswith("linux"):
             return cls(0, mx.get_active_memory(), 0, live)

@@ -1,8 +1,9 @@
 """What MLX does on Linux where there is no memory left.
 
-MLX's CPU device takes what the C library gives it, and where that is nothing, the process ends with the first element
-that is written there. MLX's allocator is an object of C++ with a table of its functions: it gets a copy of the table
-whose first function raises where it has nothing to give. Which one is the first is known of some versions of MLX only.
+Where it has the CPU alone, MLX takes what the C library gives it, and where that is nothing, the process ends with the
+first element that is written there. MLX's allocator is an object of C++ with a table of its functions: it gets a copy
+of the table whose first function raises where it has nothing to give. Which the first one is, is known of some versions
+of MLX only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from typing import Final
 
 from opgraft.host._ep import ffi, lib
+from opgraft.host.devices import gpu_backend
 from opgraft.mlx_library import mlx_function
 
 KNOWN: Final = "0.32."
@@ -28,7 +30,8 @@ def refuse_what_there_is_no_memory_for() -> bool:
     It holds for the whole process.
     """
     allocator = mlx_function("_ZN3mlx4core9allocator9allocatorEv")
-    if allocator is None or not sys.platform.startswith("linux") or not version("mlx").startswith(KNOWN):
+    is_known = sys.platform.startswith("linux") and version("mlx").startswith(KNOWN) and gpu_backend() is None
+    if allocator is None or not is_known:
         return False
     try:
         library = ctypes.CDLL("libstdc++.so.6", os.RTLD_NOLOAD | os.RTLD_NOW)

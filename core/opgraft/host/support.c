@@ -172,8 +172,10 @@ static void *allocate_or_raise(void *allocator, size_t size) {
     return memory;
 }
 
+/* Threads may come here at the same time, or one after the other: the GIL is held, and the first has done it. */
 static void check_allocations(void *allocator, void *raising) {
     static void *table[ALLOCATOR_TABLE];
+    if (allocate) return;
     void ***functions = (void ***)allocator;
     memcpy(table, *functions - BEFORE_TABLE, sizeof table);
     allocate = (Allocate)table[BEFORE_TABLE];
