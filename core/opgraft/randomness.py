@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from opgraft.graph import normalized_domain
+from opgraft.graph.completion import ONNX_ERRORS
 from opgraft.graph.model import ONNX_DOMAIN
 
 _DRAWING: Final = frozenset(
@@ -51,7 +52,12 @@ def _is_training(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
     if node.op_type != "Dropout" or len(node.input) <= _TRAINING_MODE or not node.input[_TRAINING_MODE]:
         return False
     constant = constants.get(node.input[_TRAINING_MODE])
-    return constant is None or bool(numpy_helper.to_array(constant))
+    if constant is None:
+        return True
+    try:
+        return bool(numpy_helper.to_array(constant).any())
+    except (OSError, TypeError, *ONNX_ERRORS):  # its data is elsewhere, or is none
+        return True
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:

@@ -91,18 +91,19 @@ def elu(X, *, alpha=1.0):
     return joined(X, alpha * mx.expm1(below_zero(X)))
 
 
-@leaky_relu.condition
-@elu.condition
-def _(node: Node):
-    alpha = node.attributes.get("alpha", 1.0)
-    node.require(isfinite(alpha), f"alpha is {alpha}, and must be finite")
-
-
 @op("Selu", dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def selu(X, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875):
     """gamma X where X is positive, otherwise gamma alpha (exp(X) - 1). ONNX Selu-22."""
     return gamma * elu(X, alpha=alpha)
+
+
+@leaky_relu.condition
+@elu.condition
+@selu.condition
+def _(node: Node):
+    alpha = node.attributes.get("alpha", 1.0)
+    node.require(isfinite(alpha), f"alpha is {alpha}, and must be finite")
 
 
 @op("Celu", since=12, dtypes=FLOATS, layout=Layout.ANY)

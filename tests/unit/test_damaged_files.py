@@ -26,6 +26,7 @@ from opgraft.errors import ModelError
 from opgraft.graph.completion import completed, completed_apart
 from opgraft.graph.onnx_source import graph_of_model, load_model, since_version, storage_array
 from opgraft.ops import Anywhere, Host, op
+from opgraft.randomness import random_outputs
 from opgraft.registry import load_registry
 from opgraft.sessions import open_cpu_session, survey
 
@@ -283,6 +284,25 @@ def test_a_flag_is_0_or_1(op_type: str, attribute: str, outputs: int, value: int
     node = helper.make_node(op_type, inputs, [f"y{at}" for at in range(outputs)], **{attribute: value}, **more)
     model = model_of([node], {"x": (FLOAT, [3])}, {"y0": (FLOAT, None)}, [tensor("axis", 0, np.int64)])
     assert declined(model) == [f"{attribute} is {value}, and must be 0 or 1"]
+
+
+@pytest.mark.parametrize("op_type", ["Elu", "Selu", "LeakyRelu"])
+def test_an_alpha_that_is_no_number(op_type: str) -> None:
+    node = helper.make_node(op_type, ["x"], ["y"], alpha=float("nan"))
+    assert declined(model_of([node], {"x": (FLOAT, [3])}, {"y": (FLOAT, [3])})) == ["alpha is nan, and must be finite"]
+
+
+@pytest.mark.parametrize("elements", [[True, False], []])
+def test_whether_dropout_draws_where_that_is_no_single_truth(elements: list[bool]) -> None:
+    node = helper.make_node("Dropout", ["x", "", "t"], ["y"])
+    constants = [tensor("t", elements, np.bool_)]
+    model = model_of([node], {"x": (FLOAT, [3])}, {"y": (FLOAT, [3])}, constants)
+    assert random_outputs(model) == ({"y": ("Dropout",)} if elements else {})
+    lies = external("nowhere", {})
+    lies.name = "t"
+    del model.graph.initializer[:]
+    model.graph.initializer.append(lies)
+    assert random_outputs(model) == {"y": ("Dropout",)}
 
 
 def test_a_graph_without_outputs_is_a_session() -> None:
