@@ -20,7 +20,6 @@ import onnxruntime
 import pytest
 from host_models import add_model, open_session, run_script
 from onnx import TensorProto, helper
-from packaging.version import Version
 from reporting_models import HOSTILE, denying, parsed
 
 from opgraft.engine import compiled
@@ -512,9 +511,7 @@ def test_names_from_a_model_are_data(
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
-profiling = pytest.mark.skipif(
-    Version(onnxruntime.__version__) < Version("1.25"), reason="this onnxruntime asks no plugin for its events"
-)
+profiling = host_models.since_onnxruntime("1.25", "a profile of onnxruntime shows nothing of what the EP does")
 
 
 @pytest.fixture
