@@ -452,6 +452,12 @@ class TestTranslate:
 
         assert self.call(handler, node("float32"), 3, on_host=True) == (3, "Op")
 
+    def test_host_form_may_be_a_function_of_c(self) -> None:
+        """Which does not tell its parameters: NumPy's, before 2.4."""
+        handler = op("Op")(lambda a, b: a)
+        handler.host(max)
+        assert self.call(handler, node("float32", "float32"), 3, 4, on_host=True) == (4,)
+
     def test_host_form_that_expands(self) -> None:
         handler = op("Op")(lambda a: a)
 
