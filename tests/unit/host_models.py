@@ -27,6 +27,7 @@ def since_onnxruntime(version: str, before: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(Version(version) > ONNXRUNTIME, reason=f"before onnxruntime {version}, {before}")
 
 
+in_profiles = since_onnxruntime("1.25", "a profile of onnxruntime shows nothing of what the EP does")
 providers_by_name = since_onnxruntime("1.25", "providers=[...] knows no plugin execution provider")
 
 
