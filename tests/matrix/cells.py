@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = ROOT / "pyproject.toml"
@@ -34,7 +35,7 @@ def lower_bounds() -> Mapping[str, str]:
     bounds = {}
     for requirement in map(Requirement, [*project["dependencies"], *extras]):
         for specifier in requirement.specifier:
-            bounds[requirement.name] = specifier.version
+            bounds[canonicalize_name(requirement.name)] = specifier.version
     return bounds
 
 

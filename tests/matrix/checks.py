@@ -32,7 +32,7 @@ class Outcome:
 
     Attributes:
         passed, seconds: a check that is no test suite passes once or fails once.
-        failed: a line for each failure.
+        failed: a line for each test that failed.
         skipped: why tests were skipped, and how many.
         differs: what tests that passed say is different with these versions.
     """
@@ -74,7 +74,9 @@ def read_report(text: str) -> Outcome:
     for case in ElementTree.fromstring(text).iter("testcase"):
         bad = [*case.findall("failure"), *case.findall("error")]
         skip = case.find("skipped")
-        outcome.failed += [f"{case.get('classname')}::{case.get('name')}: {each.get('message')}" for each in bad]
+        for each in bad:
+            message = str(each.get("message")).partition("\n")[0]
+            outcome.failed.append(f"{case.get('classname')}::{case.get('name')}: {message}")
         if skip is not None and skip.get("type") != "pytest.xfail":
             skipped[str(skip.get("message"))] += 1
         elif skip is None and not bad:

@@ -47,9 +47,9 @@ def page(results: Mapping[str, Result]) -> str:
         "",
         "## What differs",
         "",
-        "Beside the newest of everything:",
+        "What tests tell of, or were skipped for, that is not so with the newest of everything:",
         "",
-        *_differences(tried),
+        *([f"- {line}: {', '.join(cells)}" for line, cells in _differences(tried).items()] or ["Nothing."]),
         "",
         "## The oldest of everything",
         "",
@@ -81,17 +81,20 @@ def _minutes(results: Iterator[Result]) -> str:
     return f"{len(seconds)} cells took {sum(seconds) / 60:.0f} minutes, one after another,"
 
 
-def _differences(tried: list[tuple[Cell, Result]]) -> Iterator[str]:
-    """What tests say that differs, and why tests were skipped that the newest cell runs."""
-    _, newest = tried[0]
-    usual = {reason for outcome in newest.outcomes.values() for reason in outcome.skipped}
-    for cell, result in tried[1:]:
-        told = [line for outcome in result.outcomes.values() for line in outcome.differs]
-        for outcome in result.outcomes.values():
-            for reason, count in outcome.skipped.items():
-                if reason not in usual:
-                    told.append(f"{reason} ({count} {'test' if count == 1 else 'tests'} not run)")
-        yield f"- {cell.name}: {'; '.join(told) or 'nothing'}" if result.outcomes else f"- {cell.name}: not run"
+def _differences(tried: list[tuple[Cell, Result]]) -> Mapping[str, list[str]]:
+    """The cells of each difference: what tests tell of it, and why tests were skipped that the newest cell runs."""
+    usual = set(_told(tried[0][1]))
+    found: dict[str, list[str]] = {}
+    for cell, result in tried:
+        for line in dict.fromkeys(_told(result)):
+            if line not in usual:
+                found.setdefault(line, []).append(cell.name)
+    return found
+
+
+def _told(result: Result) -> Iterator[str]:
+    for outcome in result.outcomes.values():
+        yield from (*outcome.differs, *outcome.skipped)
 
 
 def _bounds(versions: Mapping[str, str]) -> Iterator[str]:

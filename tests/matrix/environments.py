@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cells import EXTRAS, OLDEST_PYTHON, PROJECT, ROOT, SOURCES, Cell, lower_bounds
+from cells import EXTRAS, PROJECT, ROOT, SOURCES, Cell, lower_bounds
 
 Versions = dict[str, str]
 
@@ -45,7 +45,7 @@ def compiles(python: Path, folder: Path) -> bool:
 def build_wheel(folder: Path) -> Path:
     """The wheel that every cell installs, by way of the source distribution: nothing of an older build comes along."""
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([_UV, "build", "--quiet", "--python", OLDEST_PYTHON, "--out-dir", folder, ROOT], check=True)
+    subprocess.run([_UV, "build", "--quiet", "--python", sys.executable, "--out-dir", folder, ROOT], check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -48,8 +48,8 @@ def try_cell(cell: Cell, given: Mapping[str, Path], wheel: Path) -> Result:
         return result
     programs = make_environment(folder, python, versions, wheel)
     code = "import opgraft, platform; print(platform.python_version(), opgraft.__file__)"
-    told = subprocess.run([programs / "python", "-c", code], cwd=programs, check=True, capture_output=True, text=True)
-    version, module = told.stdout.split(maxsplit=1)
+    shown = subprocess.check_output([programs / "python", "-c", code], cwd=programs, text=True)
+    version, module = shown.split(maxsplit=1)
     assert module.startswith(str(programs.parent)), module
     result.versions = {"python": version, **versions}
     result.outcomes = {name: checks.run(name, programs) for name in checks.CHECKS}
