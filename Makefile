@@ -70,7 +70,7 @@ $(SKLEARN)/.installed: tests/ml/requirements.txt
 	touch $@
 
 # The oldest and the newest of what opgraft supports, each combination in an environment of its own; writes
-# docs/compatibility.md. About three quarters of an hour. Interpreters that are not on the PATH, or a choice of cells:
+# docs/compatibility.md. About 40 minutes on two cores. Interpreters that are not on the PATH, or a choice of cells:
 # make matrix MATRIX="--python /path/to/python3.14 newest all-oldest"
 matrix: $(VENV)/.installed-dev
 	$(PIP) -e ".[matrix]"
