@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 comma := ,
 
-.PHONY: demo test fuzz-ops fuzz-graphs fuzz-files faults load lint models browser conformance exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
+.PHONY: demo test fuzz-ops fuzz-graphs fuzz-files faults load lint models browser conformance matrix exporters sklearn bench bench-partition bench-dispatch bench-trace bench-report pictures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/opgraft demo
@@ -81,6 +81,13 @@ $(SKLEARN)/.installed: tests/ml/requirements.txt
 	$(PYTHON) -m venv $(SKLEARN)
 	$(SKLEARN)/bin/python -m pip install --quiet -r tests/ml/requirements.txt
 	touch $@
+
+# The oldest and the newest of what opgraft supports, each combination in an environment of its own; writes
+# docs/compatibility.md. About 40 minutes on two cores. Interpreters that are not on the PATH, or a choice of cells:
+# make matrix MATRIX="--python /path/to/python3.14 newest all-oldest"
+matrix: $(VENV)/.installed-dev
+	$(PIP) -e ".[matrix]"
+	$(BIN)/python tests/matrix/run.py $(MATRIX)
 
 # Everything beside what it is compared with; writes bench/RESULTS.md.
 bench: $(VENV)/.installed-dev

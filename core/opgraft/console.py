@@ -39,8 +39,11 @@ def forget_standard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Trimmed(io.TextIOBase):
-    """Writes to another file, without the spaces that fill up the lines of a table."""
+class _Trimmed:
+    """Writes to another file, without the spaces that fill up the lines of a table.
+
+    No `io.IOBase`, which flushes when it is collected: the file is another's, and may be closed by then.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -53,5 +56,5 @@ class _Trimmed(io.TextIOBase):
         self._file.flush()
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:
         return self._file.encoding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,8 @@ def _entries(folder: Path, options: Mapping[str, str], sizes: Mapping[str, int])
         raise ModelError(f"{folder}: there is no {MODEL_SUFFIX} file in it, nor in the folders below")
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     out = Console(stderr=True)
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
+    progress = Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
+    with progress if out.is_terminal else nullcontext():  # rich before 14 ends a disabled one with an empty line
         task = progress.add_task("", total=len(models))
         for path in models:
             name = str(path.relative_to(folder))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import onnxruntime
+from collections.abc import Callable
+
 import pytest
+from host_models import ONNXRUNTIME
 from measure import measure
 from packaging.version import Version
 from zoo import MODELS, RealModel
@@ -16,13 +18,17 @@ from opgraft.sessions import open_session
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_a_real_model_runs_wholly_on_the_execution_provider(model: RealModel) -> None:
+def test_a_real_model_runs_wholly_on_the_execution_provider(
+    model: RealModel, record_property: Callable[[str, object], None]
+) -> None:
     found = measure(model, timed_runs=1)
     assert found.worst_difference <= 1e-4
     assert found.subgraphs <= 2
-    if model.name == "silero-vad" and Version(onnxruntime.__version__) < Version("1.27"):
+    if model.name == "silero-vad" and Version("1.27") > ONNXRUNTIME:
         reasons = [reason.reason for operator in found.coverage.operators for reason in operator.reasons]
-        assert any("onnxruntime before 1.27" in reason for reason in reasons), reasons
+        why = next((reason for reason in reasons if "onnxruntime before 1.27" in reason), None)
+        assert why is not None, reasons
+        record_property("differs", f"{found.percentage:.0f}% of {model.name}'s nodes are on the EP: {why}")
     else:
         assert found.percentage >= 99
 

@@ -12,11 +12,23 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper
+from packaging.version import Version
 
 import opgraft.host as host
 
 OPSET = 17
+ONNXRUNTIME = Version(onnxruntime.__version__)
+
+
+def since_onnxruntime(version: str, before: str) -> pytest.MarkDecorator:
+    """Marks a test of what `version` is the first to bring; `before` says how it is before."""
+    return pytest.mark.skipif(Version(version) > ONNXRUNTIME, reason=f"before onnxruntime {version}, {before}")
+
+
+in_profiles = since_onnxruntime("1.25", "a profile of onnxruntime shows nothing of what the EP does")
+providers_by_name = since_onnxruntime("1.25", "providers=[...] knows no plugin execution provider")
 
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "faults"]
 """Those whose modules a script may import."""

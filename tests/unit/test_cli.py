@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import json
 import os
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
+import opgraft.console
 import opgraft.registry
 import opgraft.run_command
 from opgraft.cli import main
@@ -94,6 +97,29 @@ def test_nothing_is_cut_where_the_output_goes_into_a_pipe(tmp_path: Path) -> Non
     row = next(line for line in result.stdout.splitlines() if line.endswith(name.rstrip()))
     assert row.startswith(f"{domain}::Nothing  ")
     assert all(line == line.rstrip() for line in result.stdout.splitlines())
+
+
+def test_a_console_leaves_the_file_to_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is collected after the file was closed, say; Python 3.13 and newer print what is raised there."""
+    raised = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+
+    class File(io.StringIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed += 1
+
+    with File() as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        shown = opgraft.console.console()
+        shown.print("shown   ")
+        assert file.getvalue() == "shown\n"
+        flushed = file.flushed
+        del shown
+        gc.collect()
+        assert file.flushed == flushed
+    assert not raised
 
 
 def test_a_terminal_is_kept_to_its_width(model: Path) -> None:

@@ -99,10 +99,9 @@ def test_the_message_reaches_whoever_makes_the_session(options: dict[str, str], 
         host_models.open_session(host_models.add_model(), options)
 
 
+@host_models.providers_by_name
 def test_options_reach_the_provider_by_name_too() -> None:
     host.register()
-    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):
-        pytest.skip("this onnxruntime takes plugin providers from session options only")
     model = host_models.add_model().SerializeToString()
     with pytest.raises(RuntimeError, match="unknown option 'devise'"):
         onnxruntime.InferenceSession(model, providers=[(host.EP_NAME, {"devise": "cpu"})], enable_fallback=0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import sys
 from importlib.metadata import version
@@ -11,7 +12,7 @@ import pytest
 
 import opgraft.host as host
 from opgraft.errors import InstallationError
-from opgraft.host.requirements import api_version_of
+from opgraft.host.requirements import api_version_of, require_mlx
 
 
 def devices() -> list[onnxruntime.OrtEpDevice]:
@@ -119,16 +120,25 @@ assert host.library_path().endswith(".so") or host.library_path().endswith(".pyd
 
 
 def test_the_api_version_follows_the_runtime() -> None:
-    assert api_version_of("1.24.0") == 24
+    assert api_version_of("1.24.4") == 24
+    assert api_version_of("1.25") == 25
     assert api_version_of("1.27.1.dev20260101") == 27
     assert api_version_of("1.32.0") == 29
     assert api_version_of("2.0.0") == 29
 
 
-@pytest.mark.parametrize("old", ["1.23.2", "1.9.0", "0.5", "unknown"])
+@pytest.mark.parametrize("old", ["1.24.3", "1.23.2", "1.9.0", "0.5", "unknown"])
 def test_an_old_runtime_is_refused(old: str) -> None:
-    with pytest.raises(InstallationError, match=f"needs onnxruntime 1.24 or newer, this is {old}.*pip install -U"):
+    with pytest.raises(InstallationError, match=f"needs onnxruntime 1.24.4 or newer, this is {old}.*pip install -U"):
         api_version_of(old)
+
+
+def test_an_old_mlx_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.32.1")
+    with pytest.raises(InstallationError, match=r"needs mlx 0\.32\.2 or newer, this is 0\.32\.1: pip install -U mlx"):
+        require_mlx()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.33.0.dev20270101+abc")
+    require_mlx()
 
 
 def test_importing_the_host_is_light() -> None:

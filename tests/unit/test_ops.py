@@ -452,6 +452,12 @@ class TestTranslate:
 
         assert self.call(handler, node("float32"), 3, on_host=True) == (3, "Op")
 
+    def test_host_form_may_be_a_function_of_c(self) -> None:
+        """Which does not tell its parameters: NumPy's, before 2.4."""
+        handler = op("Op")(lambda a, b: a)
+        handler.host(max)
+        assert self.call(handler, node("float32", "float32"), 3, 4, on_host=True) == (4,)
+
     def test_host_form_that_expands(self) -> None:
         handler = op("Op")(lambda a: a)
 
@@ -551,6 +557,13 @@ class TestArrays:
     )
     def test_memory_of_any_layout(self, array: Any) -> None:
         np.testing.assert_array_equal(to_host(to_device(array)), array)
+
+    @pytest.mark.parametrize("dtype", [mx.float32, mx.int64, mx.bfloat16], ids=["float32", "int64", "bfloat16"])
+    def test_what_cannot_be_computed_is_not_read(self, dtype: mx.Dtype) -> None:
+        """NumPy would make a number of it, or the process would end, by the version of MLX."""
+        singular = mx.linalg.inv(mx.zeros((2, 2)), stream=mx.cpu)
+        with pytest.raises(RuntimeError, match="Inverse"):
+            to_host(singular.sum().astype(dtype))
 
 
 @pytest.mark.parametrize(

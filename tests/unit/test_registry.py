@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import Distribution
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -574,9 +575,27 @@ class TestDiscovery:
             assert [pack.name for pack in installed_packs()] == ["builtin", "contrib", "good", "ml"]
         assert f"a distribution in {tmp_path} cannot be read" in caplog.text
 
-    def test_a_distribution_without_metadata(self, distributions: Distributions, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("metadata", [None, "Metadata-Version: 2.1\n"], ids=["no file", "no name"])
+    def test_a_distribution_without_metadata(
+        self, distributions: Distributions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str | None
+    ) -> None:
+        """Its name and version are None, or raise, as in Python 3.15."""
+
+        def strict(key: str) -> property:
+            def read(distribution: Distribution) -> str:
+                if key not in distribution.metadata:
+                    raise KeyError(key)
+                return distribution.metadata[key]
+
+            return property(read)
+
+        monkeypatch.setattr(Distribution, "name", strict("Name"))
+        monkeypatch.setattr(Distribution, "version", strict("Version"))
         distributions.add("good-dist", "good", "good_module")
-        (tmp_path / "good_dist-1.2.dist-info" / "METADATA").unlink()
+        file = tmp_path / "good_dist-1.2.dist-info" / "METADATA"
+        file.unlink()
+        if metadata is not None:
+            file.write_text(metadata)
         pack = installed("good")
         assert (pack.distribution, pack.version, pack.error) == ("", "", None)
 

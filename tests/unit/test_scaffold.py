@@ -91,7 +91,7 @@ def test_what_is_written_for_every_operator_that_onnxruntime_knows_passes_its_ow
         name = f"pack-of-{domain}"
         write_pack(draft_pack(name, drafted), tmp_path / name)
     count = sum(map(len, packs.values()))
-    assert count > 350
+    assert count > 340  # 347 in onnxruntime 1.24
     done = run_tests(*tmp_path.iterdir())
     assert done.stdout.splitlines()[-1].startswith(f"{count} passed in"), done.stdout
 

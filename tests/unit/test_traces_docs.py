@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from host_models import in_profiles
 from reporting_models import DETECTOR
 
 from opgraft.tracing import MOST_EVENTS
@@ -20,6 +22,7 @@ from opgraft.tracing.settings import CLAIM_DEBUG, TRACE, TRACE_OPS, VERBOSE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text("utf-8")
 COMMANDS = re.findall(r"^    (OPGRAFT_.*)$", PAGE, re.MULTILINE)
+CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SHOWN = re.findall(r"^```\n(opgraft.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -76,13 +79,20 @@ def test_the_nodes_that_are_not_claimed(folder: Path) -> None:
     assert SHOWN[1].strip() in lines
 
 
-def test_the_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def printed(code: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     names: dict[str, Any] = {"images": np.zeros((1, 3, 160, 160), np.float32)}
-    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(code, "traces.md", "exec"), names)
-    spent, path = capsys.readouterr().out.splitlines()
-    assert "'ai.onnx::Conv'" in spent
-    assert path == "eager 307200"
+    for each in code:
+        exec(compile(each, "traces.md", "exec"), names)
+    return capsys.readouterr().out
+
+
+def test_the_code_that_reads_a_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'ai.onnx::Conv'" in printed(CODE[:2], capsys)
+
+
+@in_profiles
+def test_the_code_that_reads_a_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(CODE, capsys).splitlines()[-1] == "eager 307200"
 
 
 def test_the_variables_and_the_bound() -> None:

@@ -20,7 +20,6 @@ import onnxruntime
 import pytest
 from host_models import add_model, open_session, run_script
 from onnx import TensorProto, helper
-from packaging.version import Version
 from reporting_models import HOSTILE, denying, parsed
 
 from opgraft.engine import compiled
@@ -512,11 +511,6 @@ def test_names_from_a_model_are_data(
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
-profiling = pytest.mark.skipif(
-    Version(onnxruntime.__version__) < Version("1.25"), reason="this onnxruntime asks no plugin for its events"
-)
-
-
 @pytest.fixture
 def profiled(tmp_path: Path) -> Callable[..., Events]:
     """The events of ONNX Runtime's profile of a session and some runs."""
@@ -546,7 +540,7 @@ def profiled(tmp_path: Path) -> Callable[..., Events]:
     return profile
 
 
-@profiling
+@host_models.in_profiles
 def test_the_profile_of_onnx_runtime_has_the_events(profiled: Callable[..., Events]) -> None:
     events = profiled(parsed(CHAIN), {"x": X}, 4)
     ours = [event for event in events if event["name"].startswith("opgraft ")]
@@ -567,7 +561,7 @@ def test_the_profile_of_onnx_runtime_has_the_events(profiled: Callable[..., Even
     assert {"opgraft claim", "opgraft verify Exp"} <= {event["name"] for event in ours}
 
 
-@profiling
+@host_models.in_profiles
 def test_names_from_a_model_leave_the_profile_whole(profiled: Callable[..., Events]) -> None:
     model = hostile_model()
     model.graph.node[0].name = "a"  # ONNX Runtime itself writes the names of nodes as they are

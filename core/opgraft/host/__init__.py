@@ -85,7 +85,7 @@ def register(name: str = "opgraft") -> None:
     """Have ONNX Runtime load this library; does nothing where it already has.
 
     Raises:
-        InstallationError: onnxruntime is missing or older than 1.24, or MLX has no backend here.
+        InstallationError: onnxruntime is missing or older than 1.24.4, or MLX has no backend here.
     """
     with _registering:
         if registration_names:

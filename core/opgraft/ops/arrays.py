@@ -40,7 +40,9 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
     """`value` as a NumPy array: as it is, or read from the device (which evaluates it). bfloat16 is read as float32."""
     if not isinstance(value, mx.array):
         return np.asarray(value)
-    return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
+    readable = value.astype(mx.float32) if value.dtype == mx.bfloat16 else value
+    mx.eval(readable)  # before NumPy, which takes no error of evaluation for one: it reads on, or the process ends
+    return np.array(readable)
 
 
 def device_from_storage(array: np.ndarray[Any, Any], dtype: str | None) -> mx.array:

@@ -18,7 +18,15 @@ from opgraft.graph.element_types import ANY, NARROW, ONNX_OF_NAME
 from opgraft.ops.context import Context
 from opgraft.ops.hookspecs import hookimpl
 from opgraft.ops.layouts import Layout
-from opgraft.ops.schema import Outputs, Schema, check_default, check_inference, kinds_of, outputs_of_declaration
+from opgraft.ops.schema import (
+    Outputs,
+    Schema,
+    check_default,
+    check_inference,
+    kinds_of,
+    outputs_of_declaration,
+    parameters_of,
+)
 from opgraft.ops.tensors import Tensors
 
 
@@ -265,11 +273,7 @@ class Handler:
 
     def _attributes_of(self, predicate: Callable[..., object]) -> frozenset[str]:
         """The attributes that a condition asks for."""
-        try:
-            parameters = inspect.signature(predicate).parameters.values()
-        except ValueError:  # a function of C, which takes the node alone
-            return frozenset()
-        asked = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        asked = [each for each in parameters_of(predicate) if each.kind is inspect.Parameter.KEYWORD_ONLY]
         for each in asked:
             if each.name not in self.signature.attributes and each.default is _REQUIRED:
                 raise ContractError(
@@ -511,7 +515,7 @@ def _dtypes_of(
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
-    return next(iter(inspect.signature(function).parameters), None) == "ctx"
+    return [each.name for each in parameters_of(function)][:1] == ["ctx"]
 
 
 def _name(function: Callable[..., Any]) -> str:

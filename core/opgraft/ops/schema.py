@@ -242,15 +242,25 @@ def check_inference(inference: Callable[..., Any], inputs: int, variadic: bool) 
     """
     try:
         inspect.signature(inference).bind_partial(*[None] * (inputs + (2 if variadic else 0)))
+    except ValueError:  # a function of C, which does not tell
+        return
     except TypeError as error:
         raise ContractError(
             f"{inference.__qualname__}: a schema's inference takes the inputs that the operator has ({error})"
         ) from error
 
 
+def parameters_of(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    """A function's parameters; none of one of C that does not tell them, as NumPy's did not before 2.4."""
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except ValueError:
+        return ()
+
+
 def keywords_taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the keyword arguments `given` that a function takes."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = parameters_of(function)
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return dict(given)
     taken = {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}

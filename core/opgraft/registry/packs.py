@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import Distribution, EntryPoint, distributions
 from types import ModuleType
 from typing import Any, Protocol, TypeGuard
 
@@ -73,7 +73,7 @@ def _declared_packs() -> Iterator[Pack]:
             entries = distribution.entry_points.select(group=GROUP)
             if not entries:
                 continue
-            name, version = distribution.name or "", distribution.version or ""
+            name, version = _name_and_version(distribution)
         except Exception as error:  # damaged, and most likely no pack at all
             place = distribution.locate_file("")
             _log.warning("a distribution in %s cannot be read, nor any op pack in it: %s", place, text_of(error))
@@ -82,6 +82,17 @@ def _declared_packs() -> Iterator[Pack]:
         if normalized_name not in seen:
             seen.add(normalized_name)
             yield from dict.fromkeys(Pack(entry.name, name, version, entry.value) for entry in entries)
+
+
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """A distribution's name and version, empty where its metadata has none: there `Distribution.name` is None, and from
+    Python 3.15 on it raises."""
+    try:
+        metadata = distribution.metadata
+    except FileNotFoundError:
+        return "", ""
+    name, version = ((metadata.get_all(key) or [""])[0] for key in ("Name", "Version"))
+    return name, version
 
 
 def _only_pack(declared: Sequence[Pack]) -> Pack:
