@@ -97,6 +97,7 @@ bench-partition bench-dispatch bench-trace: bench-%: $(VENV)/.installed-dev
 	$(BIN)/python bench/$*.py
 
 $(VENV)/bin/python:
+	@echo "Making the environment $(VENV): about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 

@@ -12,6 +12,10 @@ import numpy as np
 
 from opgraft.errors import ModelError
 from opgraft.graph import Array
+from opgraft.race import WARM_UPS
+
+WARM_UP_SECONDS = 2.0
+"""Warming up ends after this time, if not before."""
 
 TOLERANCE = 1e-4
 """Largest difference, relative to the largest magnitude, that counts as equal."""
@@ -33,7 +37,7 @@ class Outcome:
 
 
 def run_timed(session: Any, feeds: Mapping[str, Array], runs: int, where: str) -> Outcome:
-    """Run a session once for its outputs and to warm up, then `runs` times for the time.
+    """Run a session once for its outputs, some more times until it is warm, then `runs` times for the time.
 
     Args:
         session: an `onnxruntime.InferenceSession`.
@@ -48,6 +52,10 @@ def run_timed(session: Any, feeds: Mapping[str, Array], runs: int, where: str) -
     seconds: list[float] = []
     try:
         results = session.run(None, dict(feeds))
+        warm = time.perf_counter() + WARM_UP_SECONDS
+        for _ in range(WARM_UPS - 1 if runs else 0):
+            if time.perf_counter() < warm:
+                session.run(None, dict(feeds))
         for _ in range(runs):
             started = time.perf_counter()
             session.run(None, dict(feeds))
