@@ -25,7 +25,10 @@ AT_REGISTRATION = {
 }
 """Asked once in a process: see `test_device_values`."""
 
-OF_DEVICE_MEMORY = {"OrtAllocator_Alloc", "OrtAllocator_Free", "OrtDataTransferImpl_CopyTensors"}
+OF_DEVICE_MEMORY = {
+    *("OrtAllocator_Alloc", "OrtAllocator_Free"),
+    *("OrtDataTransferImpl_CopyTensors", "OrtEpFactory_ReleaseAllocator"),
+}
 """They come up where values stay on the device: see `test_device_values`."""
 
 

@@ -251,7 +251,7 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
         7   const char *GetVersion(const OrtEpFactory *self) = { (void)self; return ep_version; }
         8   ValidateCompiledModelCompatibilityInfo
         9   OrtStatus *CreateAllocator(OrtEpFactory *self, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, OrtAllocator **allocator)
-        10  void ReleaseAllocator(OrtEpFactory *self, OrtAllocator *allocator) = { (void)self; free(allocator); }
+        10  void ReleaseAllocator(OrtEpFactory *self, OrtAllocator *allocator)
         11  OrtStatus *CreateDataTransfer(OrtEpFactory *self, OrtDataTransferImpl **transfer)
         12  bool IsStreamAware(const OrtEpFactory *self) = { (void)self; return false; }
         13  CreateSyncStreamForDevice
@@ -373,6 +373,7 @@ STRUCTURES: Final[dict[str, tuple[Member, ...]]] = {
 }
 
 FREES: Final = {
+    "OrtEpFactory_ReleaseAllocator": "free(allocator);",
     "OrtEpFactory_ReleaseEp": "free(ep);",
     "OrtEp_ReleaseNodeComputeInfos": "free_all((void *const *)infos, count);",
     "OrtEpProfilerImpl_Release": "free(self);",

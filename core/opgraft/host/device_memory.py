@@ -138,7 +138,7 @@ class DeviceMemory:
         place = bisect_right(self._starts, address) - 1
         start = self._starts[place] if place >= 0 else 0
         if start not in self._bits or address >= start + (1 << self._bits[start]):
-            where = "in the memory of a device that is not opgraft's" if address else "too large for any memory"
+            where = "in the memory of a device that is not opgraft's" if address else "one that no memory is left for"
             raise ModelError(f"a tensor is {where}")
         return start
 

@@ -29,8 +29,8 @@ _VERSIONS: Final = {name: version(name) for name in ("opgraft", "mlx")}
 class Factory:
     """The Python side of one OrtEpFactory.
 
-    The C structure outlives its release where sessions still hold it, for ONNX Runtime reads it to release their
-    execution providers.
+    The C structure outlives its release where sessions or values still hold it, for ONNX Runtime reads it to release
+    their execution providers and allocators.
     """
 
     live: ClassVar[dict[Any, Factory]] = {}
@@ -40,6 +40,7 @@ class Factory:
         self.pointer = lib.new_OrtEpFactory()
         self.gpu_offered = False
         self.memory_info = new_memory_info() if device_memory_offered() else ffi.NULL
+        self.allocators: set[Any] = set()
         self.released = False
         _set_version(_VERSIONS["opgraft"])
         Factory.live[self.pointer] = self
@@ -117,8 +118,13 @@ class Factory:
         finally:
             self._free_if_unused()
 
+    def release_allocator(self, pointer: Any) -> None:
+        self.allocators.discard(pointer)
+        self._free_if_unused()
+
     def _free_if_unused(self) -> None:
-        if self.released and all(each.factory is not self for each in tuple(ExecutionProvider.live.values())):
+        providers = tuple(ExecutionProvider.live.values())
+        if self.released and not self.allocators and all(each.factory is not self for each in providers):
             del Factory.live[self.pointer]
             if self.memory_info:
                 lib.ort_ReleaseMemoryInfo(self.memory_info)
@@ -165,7 +171,14 @@ def _create_allocator(this: Any, info: Any, options: Any, allocator: Any) -> Any
     made = new_allocator(info)
     give_away(made)
     allocator[0] = made
+    Factory.live[this].allocators.add(made)
     return OK
+
+
+@callback("OrtEpFactory_ReleaseAllocator")
+def _release_allocator(this: Any, allocator: Any) -> None:
+    if this in Factory.live:
+        Factory.live[this].release_allocator(allocator)
 
 
 @callback("OrtEpFactory_CreateDataTransfer")

@@ -83,4 +83,6 @@ def _described(name: str, error: BaseException) -> tuple[int, str]:
         return code, f"opgraft: {error}"
     if isinstance(error, KeyboardInterrupt):
         return _FAIL, f"opgraft: interrupted in {name} (KeyboardInterrupt)"
+    if isinstance(error, MemoryError):
+        return _FAIL, f"opgraft: there is no memory left for {name} ({text_of(error)})"
     return _FAIL, f"opgraft: internal error in {name}: {text_of(error)} (set {DEBUG}=1 for the traceback)"
