@@ -68,6 +68,21 @@ class _Command(click.Command):
         return super().invoke(context)
 
 
+class ModelPath(click.ParamType):  # type: ignore[type-arg]
+    """A model file's path, or that of a folder."""
+
+    name = "model"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        if not value:
+            self.fail("the path is empty", parameter, context)
+        try:
+            os.fsencode(value).decode()
+        except UnicodeDecodeError:
+            self.fail(f"{value!a}: onnxruntime takes no path but in UTF-8; rename the file", parameter, context)
+        return Path(value)
+
+
 class Dimension(click.ParamType):  # type: ignore[type-arg]
     """NAME=SIZE."""
 
@@ -125,7 +140,7 @@ def demo(options: tuple[tuple[str, str], ...]) -> None:
 
 
 @main.command(cls=_Command)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=ModelPath())
 @click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
 @click.option(
     "--size",
@@ -162,7 +177,7 @@ def run(
 
 
 @main.command(cls=_Command)
-@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
+@click.argument("models", nargs=-1, required=True, type=ModelPath(), metavar="MODEL...")
 @click.option("--compare", "comparing", is_flag=True, help="Compare two models, or one with two --registry.")
 @click.option("--registry", "registries", multiple=True, type=click.Path(), help="The registry.yaml to use.")
 @click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=NAMED_SIZE_HELP)
@@ -193,7 +208,7 @@ def report(
 
 
 @main.command(cls=_Command)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=ModelPath())
 @click.option("--inputs", "-i", type=click.Path(path_type=Path), help="An .npz file with an array for each input.")
 @click.option("--size", "-s", "sizes", type=Dimension(), multiple=True, help=SIZE_HELP)
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="How many runs of each count.")
@@ -234,7 +249,7 @@ def bench(
 
 
 @main.command(cls=_Command)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=ModelPath())
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write."
 )

@@ -711,3 +711,12 @@ def test_demo_is_equal_to_the_cpu() -> None:
     assert "(100.0%)" in result.output
     assert any(Path(line).is_file() for line in result.output.splitlines() if line.endswith("detector.onnx"))
     assert ("expected to be slower" in result.output) == ("MLX device: cpu" in result.output)
+
+
+@pytest.mark.parametrize("command", ["run", "report", "tune", "bench"])
+@pytest.mark.parametrize(("path", "said"), [("", "the path is empty"), ("bad\udcff.onnx", "no path but in UTF-8")])
+def test_paths_that_are_none(command: str, path: str, said: str) -> None:
+    output = ("-o", "profile.yaml") if command == "tune" else ()
+    result = invoke(command, path, *output)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
