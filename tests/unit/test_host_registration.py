@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import host_models
+import mlx.core as mx
 import onnxruntime
 import pytest
 
@@ -134,10 +134,10 @@ def test_an_old_runtime_is_refused(old: str) -> None:
 
 
 def test_an_old_mlx_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.32.1")
+    monkeypatch.setattr(mx, "__version__", "0.32.1")
     with pytest.raises(InstallationError, match=r"needs mlx 0\.32\.2 or newer, this is 0\.32\.1: pip install -U mlx"):
         require_mlx()
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.33.0.dev20270101+abc")
+    monkeypatch.setattr(mx, "__version__", "0.33.0.dev20270101+abc")
     require_mlx()
 
 

@@ -12,11 +12,11 @@ import ctypes
 import os
 import sys
 from functools import cache
-from importlib.metadata import version
 from typing import Final
 
 from opgraft.host._ep import ffi, lib
 from opgraft.host.devices import gpu_backend
+from opgraft.host.requirements import mlx_version
 from opgraft.mlx_library import mlx_function
 
 KNOWN: Final = "0.32."
@@ -30,7 +30,7 @@ def refuse_what_there_is_no_memory_for() -> bool:
     It holds for the whole process.
     """
     allocator = mlx_function("_ZN3mlx4core9allocator9allocatorEv")
-    is_known = sys.platform.startswith("linux") and version("mlx").startswith(KNOWN) and gpu_backend() is None
+    is_known = sys.platform.startswith("linux") and mlx_version().startswith(KNOWN) and gpu_backend() is None
     if allocator is None or not is_known:
         return False
     try:

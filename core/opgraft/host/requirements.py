@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import sys
 from typing import Any, Final, TypeAlias
@@ -75,4 +74,11 @@ def require_mlx() -> None:
             else "pip install -U mlx"
         )
         raise InstallationError(f"opgraft needs MLX with a backend for this machine ({error}): {cure}") from error
-    _at_least(OLDEST_MLX, "mlx", importlib.metadata.version("mlx"))
+    _at_least(OLDEST_MLX, "mlx", mlx_version())
+
+
+def mlx_version() -> str:
+    """The version of MLX, by itself: reading it from a file would let other threads have the interpreter."""
+    import mlx.core as mx
+
+    return str(mx.__version__)  # type: ignore[attr-defined]
