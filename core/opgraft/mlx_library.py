@@ -1,4 +1,4 @@
-"""Functions of MLX's library that Python has no name for."""
+"""MLX's library: its version, and functions that Python has no name for."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def mlx_function(symbol: str) -> Any:
         except (OSError, AttributeError):
             continue
     return None
+
+
+def mlx_version() -> str:
+    """The version of MLX, by itself: reading it from a file would let other threads have the interpreter."""
+    return str(mx.__version__)  # type: ignore[attr-defined]

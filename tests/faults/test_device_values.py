@@ -9,7 +9,7 @@ SCRIPT = """
 import gc
 import numpy as np
 from onnxruntime import OrtValue
-from host_models import add_model, open_session
+from host_models import add_model, bound_on_device, open_session
 from injection import KINDS, errors_of, living
 from opgraft.host import device_memory
 from opgraft.host.status import callback
@@ -24,10 +24,7 @@ CALLBACKS = {
 
 def live(array):
     assert (session.run(None, {"x": array, "y": array})[0] == 2).all()
-    given, binding = OrtValue.ortvalue_from_numpy(array, "gpu"), session.io_binding()
-    binding.bind_ortvalue_input("x", given)
-    binding.bind_ortvalue_input("y", given)
-    binding.bind_output("z", "gpu")
+    binding = bound_on_device(session, OrtValue.ortvalue_from_numpy(array, "gpu"))
     session.run_with_iobinding(binding)
     assert (binding.get_outputs()[0].numpy() == 2).all()
 

@@ -83,6 +83,15 @@ def open_session(
     return onnxruntime.InferenceSession(source, settings, enable_fallback=0)
 
 
+def bound_on_device(session: Any, given: Any) -> Any:
+    """A binding of a session of `add_model`: one value is both inputs, and the output stays on the device."""
+    binding = session.io_binding()
+    for name in ("x", "y"):
+        binding.bind_ortvalue_input(name, given)
+    binding.bind_output("z", "gpu")
+    return binding
+
+
 def run_script(script: str, *, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python code in a fresh process, with what tests share on its path."""
     path = os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

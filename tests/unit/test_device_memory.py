@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime import OrtValue
-from host_models import add_model, model_of, open_session
+from host_models import add_model, bound_on_device, model_of, open_session
 from opgraft import ort_values
 from opgraft.host import device_memory
 from opgraft.host.device_memory import MEMORY
@@ -47,10 +47,7 @@ session = open_session(add_model())
 assert session.get_input_memory_infos()[0].name == session.get_output_memory_infos()[0].name == "MLX"
 x = np.arange(12, dtype=np.float32).reshape(3, 4)
 given = OrtValue.ortvalue_from_numpy(x, "gpu")
-binding = session.io_binding()
-binding.bind_ortvalue_input("x", given)
-binding.bind_ortvalue_input("y", given)
-binding.bind_output("z", "gpu")
+binding = bound_on_device(session, given)
 session.run_with_iobinding(binding)
 (total,) = binding.get_outputs()
 assert not to_host
@@ -135,10 +132,7 @@ from opgraft.engine import Program
 session = open_session(add_model(), {"on_error": "cpu"})
 x = np.ones((300, 4), np.float32)
 given = OrtValue.ortvalue_from_numpy(x, "gpu")
-binding = session.io_binding()
-binding.bind_ortvalue_input("x", given)
-binding.bind_ortvalue_input("y", given)
-binding.bind_output("z", "gpu")
+binding = bound_on_device(session, given)
 session.run_with_iobinding(binding)
 
 def fail(*arguments):
@@ -172,9 +166,7 @@ session = open_session(add_model())
 
 def work(number):
     x = np.full((1 + number, 4), number, np.float32)
-    given, binding = OrtValue.ortvalue_from_numpy(x, "gpu"), session.io_binding()
-    binding.bind_ortvalue_input("x", given)
-    binding.bind_ortvalue_input("y", given)
+    binding = bound_on_device(session, OrtValue.ortvalue_from_numpy(x, "gpu"))
     for _ in range(100):
         binding.bind_output("z", "gpu")
         session.run_with_iobinding(binding)

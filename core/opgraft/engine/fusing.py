@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import mlx.core as mx
 
 from opgraft.files import own_folder
-from opgraft.mlx_library import mlx_function
+from opgraft.mlx_library import mlx_function, mlx_version
 from opgraft.switches import chosen
 
 _log = logging.getLogger("opgraft")
@@ -64,7 +63,7 @@ def fusing_on(device: str) -> Fusing | None:
 def _keeps_kernels_to_itself() -> bool:
     """Whether nobody else can write where MLX keeps the kernels that it compiles for the CPU, and loads them from: a
     folder of everybody's, by names that can be foreseen."""
-    folder = Path(tempfile.gettempdir(), "mlx", version("mlx"))
+    folder = Path(tempfile.gettempdir(), "mlx", mlx_version())
     if own_folder(folder):
         return True
     _log.warning("%s=fused is passed over: %s, where MLX keeps kernels, is not this user's alone", SWITCH, folder)

@@ -16,8 +16,7 @@ from typing import Final
 
 from opgraft.host._ep import ffi, lib
 from opgraft.host.devices import gpu_backend
-from opgraft.host.requirements import mlx_version
-from opgraft.mlx_library import mlx_function
+from opgraft.mlx_library import mlx_function, mlx_version
 
 KNOWN: Final = "0.32."
 """The versions of MLX whose allocator is known."""

@@ -219,8 +219,7 @@ def _on_run_end(this: Any, options: Any, sync_stream: bool) -> Any:
 @callback("OrtEp_CreateProfiler")
 def _create_profiler(this: Any, profiler: Any) -> Any:
     made = Profiler(ExecutionProvider.live[this].trace)
-    give_away(made.pointer)
-    profiler[0] = made.pointer
+    profiler[0] = give_away(made.pointer)
     Profiler.live[made.pointer] = made
     return OK
 
@@ -229,8 +228,7 @@ def _create_profiler(this: Any, profiler: Any) -> Any:
 def _compile(this: Any, ort_graphs: Any, fused_nodes: Any, count: int, infos: Any, context_nodes: Any) -> Any:
     made = ExecutionProvider.live[this].compile(ffi.unpack(ort_graphs, count), ffi.unpack(fused_nodes, count))
     for index, node in enumerate(made):
-        give_away(node.pointer)
-        infos[index] = node.pointer
+        infos[index] = give_away(node.pointer)
     FusedNode.live.update((node.pointer, node) for node in made)
     return OK
 

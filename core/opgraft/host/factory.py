@@ -155,8 +155,7 @@ def _create_ep(
 ) -> Any:
     chosen = ffi.unpack(hardware, count)
     provider = Factory.live[this].create_provider(chosen, session_options, Logger(logger))
-    give_away(provider.pointer)
-    created[0] = provider.pointer
+    created[0] = give_away(provider.pointer)
     ExecutionProvider.live[provider.pointer] = provider
     return OK
 
@@ -169,8 +168,7 @@ def _release_ep(this: Any, ep: Any) -> None:
 @callback("OrtEpFactory_CreateAllocator")
 def _create_allocator(this: Any, info: Any, options: Any, allocator: Any) -> Any:
     made = new_allocator(info)
-    give_away(made)
-    allocator[0] = made
+    allocator[0] = give_away(made)
     Factory.live[this].allocators.add(made)
     return OK
 
@@ -183,11 +181,8 @@ def _release_allocator(this: Any, allocator: Any) -> None:
 
 @callback("OrtEpFactory_CreateDataTransfer")
 def _create_data_transfer(this: Any, transfer: Any) -> Any:
-    transfer[0] = ffi.NULL
-    if Factory.live[this].memory_info:
-        made = own(lib.new_OrtDataTransferImpl())
-        give_away(made)
-        transfer[0] = made
+    offered = Factory.live[this].memory_info
+    transfer[0] = give_away(own(lib.new_OrtDataTransferImpl())) if offered else ffi.NULL
     return OK
 
 

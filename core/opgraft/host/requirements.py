@@ -74,11 +74,6 @@ def require_mlx() -> None:
             else "pip install -U mlx"
         )
         raise InstallationError(f"opgraft needs MLX with a backend for this machine ({error}): {cure}") from error
+    from opgraft.mlx_library import mlx_version
+
     _at_least(OLDEST_MLX, "mlx", mlx_version())
-
-
-def mlx_version() -> str:
-    """The version of MLX, by itself: reading it from a file would let other threads have the interpreter."""
-    import mlx.core as mx
-
-    return str(mx.__version__)  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ def own(structure: Any) -> Any:
     return ffi.gc(structure, lib.free)
 
 
-def give_away(structure: Any) -> None:
-    """ONNX Runtime gets a structure: it is freed when ONNX Runtime releases it."""
+def give_away(structure: Any) -> Any:
+    """The structure, for ONNX Runtime: it is freed when ONNX Runtime releases it."""
     ffi.gc(structure, None)
+    return structure
