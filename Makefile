@@ -22,9 +22,10 @@ test: $(VENV)/.installed-dev
 fuzz-ops: $(VENV)/.installed-dev
 	$(BIN)/python tests/conformance/fuzz.py
 
-# Random whole graphs, in all ways in which they can be run; what fails is written into failures/, made smaller.
+# 100,000 random whole graphs, in all ways in which they can be run: some hours. What fails is written into failures/,
+# made smaller.
 fuzz-graphs: $(VENV)/.installed-dev
-	$(BIN)/python tests/fuzz/graphs.py --models 3000
+	$(BIN)/python tests/fuzz/graphs.py --models 100000
 
 # Damaged model files, 100,000 of them: some hours. What fails is kept in failures/, with no more damage than it needs.
 fuzz-files: $(VENV)/.installed-dev

@@ -435,13 +435,9 @@ def any_field(rng: Rng, model: onnx.ModelProto) -> None:
     try:
         if rng.random() < 0.3:
             message.ClearField(field.name)
-        elif hasattr(value, "add"):
-            same = [each for each in everything if each.DESCRIPTOR is field.message_type]
-            value.add().CopyFrom(pick(rng, same))
         elif field.message_type is not None:
-            other = type(value)()
-            other.CopyFrom(pick(rng, [each for each in everything if each.DESCRIPTOR is field.message_type]))
-            value.CopyFrom(other)
+            data = pick(rng, [each for each in everything if each.DESCRIPTOR is field.message_type]).SerializeToString()
+            (value.add() if hasattr(value, "add") else value).ParseFromString(data)  # it may hold the message itself
         elif hasattr(value, "extend"):
             value.append(scalar(rng, field, model))
         else:

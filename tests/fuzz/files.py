@@ -73,6 +73,7 @@ OPTIONS: tuple[dict[str, str], ...] = ({}, {}, {}, {"placement": "fastest"}, {},
 OWN = frozenset({"opgraft", "opgraft_ops", "opgraft_contrib", "opgraft_ml"})
 
 
+MAKING = "making the file"
 WRONG, OWN_CRASH = "wrong", "ONNX Runtime's own crash"
 TOLD = (
     WRONG,
@@ -353,8 +354,12 @@ def work(first: int, end: int, mark: Mark, folder: Path) -> None:
     warnings.filterwarnings("default", module="opgraft")
     warnings.simplefilter("ignore", np.exceptions.ComplexWarning)  # of an index that a file says is complex
     for number in range(first, end):
-        mark.at(number, "making the file", 5 * SECONDS)
-        print(json.dumps(attempt(number, folder, partial(mark.at, number))), flush=True)
+        mark.at(number, MAKING, 5 * SECONDS)
+        found = attempt(number, folder, partial(mark.at, number))
+        if found["kind"] == WRONG:
+            mark.at(number, "being made smaller", 20 * SECONDS)
+            keep(smaller(found, FAILURES / str(number)), FAILURES / str(number))
+        print(json.dumps(found), flush=True)
     mark.done()
 
 
@@ -376,8 +381,8 @@ def chunk(first: int, end: int, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def dead(done: Ended, place: Path) -> dict[str, Any]:
-    """A file that a process died of: its own fault, or ONNX Runtime's, which dies of it alone too, or that of onnx,
-    which `opgraft report` keeps to another process."""
+    """A file that a process died of, kept where it is its own fault: it may be ONNX Runtime's, which dies of it alone
+    too, or that of onnx, which `opgraft report` keeps to another process."""
     text = f"{done.died} ({done.doing})\n{done.errors[-3000:]}"
     plain = [sys.executable, str(Path(__file__).with_name("plain.py")), str(place / "model"), str(SECONDS)]
     shown = [sys.executable, "-m", "opgraft.cli", "report", str(place / "model" / "model.onnx")]
@@ -389,22 +394,25 @@ def dead(done: Ended, place: Path) -> dict[str, Any]:
         1,
     ):
         kind = "onnx's own crash"
-    return {"number": done.number, "kind": kind, "text": text, "about": done.doing}
+    found = {"number": done.number, "kind": kind, "text": text, "about": done.doing}
+    if kind == WRONG:
+        shutil.copytree(place, FAILURES / str(done.number), dirs_exist_ok=True)
+        keep(found, FAILURES / str(done.number))
+    return found
 
 
-def keep(found: Mapping[str, Any]) -> None:
-    """Write a file that fails into `failures`, with no more damage than it needs, and what is known of it."""
-    FAILURES.mkdir(exist_ok=True)
-    place, left_out = FAILURES / str(found["number"]), list[int]()
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    if not found["text"].startswith(("took", "ended", "said")):
-        for number in range(3):
-            tried = attempt(found["number"], place, lambda _: None, [*left_out, number])
-            left_out += [number] * (tried["kind"] == WRONG and tried["text"][:20] == found["text"][:20])
-        found = attempt(found["number"], place, lambda _: None, left_out)
-    else:
-        damaged(found["number"], place)
+def smaller(found: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Make a file that fails again in `place`, with no more damage than it needs; what came of it then."""
+    left_out: list[int] = []
+    for number in range(3):
+        tried = attempt(found["number"], place, lambda _: None, [*left_out, number])
+        left_out += [number] * (tried["kind"] == WRONG and tried["text"][:20] == found["text"][:20])
+    return attempt(found["number"], place, lambda _: None, left_out)
+
+
+def keep(found: Mapping[str, Any], place: Path) -> None:
+    """Write what is known of a file that fails beside it."""
+    place.mkdir(parents=True, exist_ok=True)
     (place / "about.txt").write_text(f"{found['about']}\n{found['text']}\n", errors="backslashreplace")
 
 
@@ -441,11 +449,9 @@ def chunk_of(first: int, limit: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def tell(found: Mapping[str, Any]) -> None:
-    """Show what came of a file, where that is to be seen, and keep the file where it is wrong."""
+    """Show what came of a file, where that is to be seen."""
     if found["kind"] in TOLD:
         print(f"{found['number']} ({found['about']}): {found['kind']}: {found['text'][:1500]}", flush=True)
-    if found["kind"] == WRONG:
-        keep(found)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from graph_maker import random_model
-from graphs import Invalid, check, everything_traced, most_forms
+from graphs import Invalid, check, everything_traced, in_session, most_forms
 
-MODELS = 300
+MODELS = 500
 GROUP = 50
 
 
@@ -16,7 +16,7 @@ def test_graphs(first: int) -> None:
     for seed in range(first, first + GROUP):
         with everything_traced(most_forms(seed)):
             try:
-                replayed += check(random_model(seed), seed, session=seed % 10 == 0)[0]
+                replayed += check(random_model(seed), seed, session=in_session(seed))[0]
             except Invalid:
                 continue
             except Exception as error:

@@ -4,6 +4,7 @@ decline, or ONNX Runtime's own answer."""
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,15 @@ def test_a_model_is_read_as_it_is_where_inference_ends(
     found = completed_apart(model)
     assert found == model
     assert found is not model
+
+
+def test_inference_apart_takes_no_more_memory_than_is_reasonable() -> None:
+    """onnx has each element of a vector's shape computed: here 3 thousand million of them."""
+    nodes = [helper.make_node("Mean", ["x"], ["m"]), helper.make_node("Size", ["m"], ["s"])]
+    model = model_of(nodes, {"x": (FLOAT, [3_037_000_500])}, {"s": (TensorProto.INT64, [])})
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert completed_apart(model) == model
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, completion.MEMORY // 1024)
 
 
 def test_inference_apart_finds_what_inference_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

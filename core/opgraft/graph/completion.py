@@ -19,17 +19,24 @@ import onnx.inliner
 from google.protobuf.message import Error as ProtobufError
 from onnx import TensorProto
 
+try:
+    import resource
+except ImportError:  # another system than Unix
+    resource = None  # type: ignore[assignment]
+
 ONNX_ERRORS = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
     ProtobufError,
     ValueError,
     RuntimeError,
+    MemoryError,
 )
 """What onnx's own code raises for a model that is not as it should be."""
 
 SECONDS: Final = 60
-"""Inference in another process that takes longer is given up."""
+MEMORY: Final = 4 * 2**30
+"""Inference in another process that takes longer, or more bytes beside 16 times those of the model, is given up."""
 
 Complete: TypeAlias = Callable[[onnx.ModelProto], onnx.ModelProto]
 """`completed`, or `completed_apart`."""
@@ -98,5 +105,15 @@ def _with_default_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
     return completed
 
 
+def _main() -> None:
+    given = sys.stdin.buffer.read()
+    if resource is not None:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        most = min(MEMORY + 16 * len(given), *(each for each in limits if each != resource.RLIM_INFINITY), sys.maxsize)
+        with suppress(ValueError, OSError):  # where none can be set
+            resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    sys.stdout.buffer.write(completed(onnx.ModelProto.FromString(given)).SerializeToString())
+
+
 if __name__ == "__main__":
-    sys.stdout.buffer.write(completed(onnx.ModelProto.FromString(sys.stdin.buffer.read())).SerializeToString())
+    _main()

@@ -223,7 +223,7 @@ def storage_array(tensor: TensorProto, folder: str | Path = ".") -> Array:
         if tensor.data_location == TensorProto.EXTERNAL:
             _require_inside(tensor, Path(folder).resolve())
         array: Any = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
-    except (OSError, OverflowError, MemoryError, *ONNX_ERRORS) as error:
+    except (OSError, OverflowError, *ONNX_ERRORS) as error:
         raise ModelError(f"tensor {tensor.name!r}: {error or 'too large for here'}") from error
     if storage is None:
         return np.asarray(array, dtype=object)
