@@ -10,8 +10,6 @@ import numpy as np
 
 from opgraft.ops import FLOATS, Context
 from opgraft_ops._folding import widened
-from opgraft_ops._shared import between
-from opgraft_ops.attention import rotated
 from opgraft_ops.reduction import softmax
 
 SMALL_FLOATS = FLOATS - {"float64"}
@@ -100,31 +98,20 @@ def places_from(start: mx.array, count: int) -> mx.array:
     return start[:, None] if count == 1 else start[:, None] + counting(count)
 
 
-def written(buffer: mx.array, rows: mx.array, start: mx.array) -> mx.array:
-    """`buffer` (B, heads, C, D) with `rows` (B, heads, T, D) from place `start` (B or 1) on along its third axis.
-
-    What would lie beyond the end is written before it: a caller must check that nothing of worth does.
+def places_in(room: int, start: mx.array, count: int) -> mx.array:
+    """Where `count` rows go into a buffer of `room` places from `start` (B or 1) on: (1), the first place of them all,
+    or (B, count). What would lie beyond the end is written before it: a caller must check that nothing of worth does.
     """
-    length = rows.shape[2]
-    if start.size == 1 and length <= buffer.shape[2]:
-        first = mx.clip(mx.reshape(start, (1,)), 0, buffer.shape[2] - length)
-        return mx.slice_update(buffer, rows.astype(buffer.dtype), first, axes=(2,))
-    places = places_from(mx.reshape(start, (-1,)), length)
-    places = mx.clip(places, 0, buffer.shape[2] - 1)
-    shape = (rows.shape[0], 1, rows.shape[2], 1)
-    indices = mx.broadcast_to(mx.reshape(places, (places.shape[0], *shape[1:])), shape)
-    return mx.put_along_axis(buffer, indices, rows.astype(buffer.dtype), axis=2)
+    start = mx.reshape(start, (-1,))
+    if start.size == 1 and count <= room:
+        return mx.clip(start, 0, room - count)
+    return mx.clip(places_from(start, count), 0, room - 1)
 
 
-def turned(
-    ctx: Context,
-    array: mx.array,
-    positions: mx.array,
-    cosine: mx.array,
-    sine: mx.array,
-    interleaved: object,
-) -> mx.array:
-    """`array` (B, heads, T, D) rotated by the angles of `positions` (B, T), rows of two caches (places, R / 2)."""
-    places = between(ctx, positions, 0, min(cosine.shape[0], sine.shape[0]) - 1, "positions")
-    cosine, sine = (mx.take(each, places, axis=0)[:, None] for each in (cosine, sine))
-    return rotated(array, cosine, sine, interleaved)
+def written(buffer: mx.array, rows: mx.array, places: mx.array) -> mx.array:
+    """`buffer` (B, heads, C, D) with `rows` (B, heads, T, D) in what `places_in` gives along its third axis."""
+    rows = rows.astype(buffer.dtype)
+    if places.ndim == 1:
+        return mx.slice_update(buffer, rows, places, axes=(2,))
+    indices = mx.reshape(places, (places.shape[0], 1, places.shape[1], 1))
+    return mx.put_along_axis(buffer, mx.broadcast_to(indices, (rows.shape[0], 1, rows.shape[2], 1)), rows, axis=2)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import mlx.core as mx
 
 from opgraft.ops import Context
-from opgraft_contrib._attend import CAUSAL, counting, places_from, written
+from opgraft_contrib._attend import CAUSAL, counting, places_from, places_in, written
 from opgraft_contrib.block_quantized import numbers
 from opgraft_ops._sizes import check_broadcast, check_shape
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The new tokens of a batch of sequences, as only the device knows them.
+    """The new tokens of a batch of sequences, as only the device knows them. The layers of a model have them in common,
+    and what follows from them too: all of it is made once.
 
     Attributes:
         start: how many tokens came before them, (B).
@@ -27,6 +32,11 @@ class Steps:
     total: mx.array
     new: int
     padded: bool
+    _made: dict[Hashable, Any] = field(default_factory=dict)
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        found: T = self._made[key] if key in self._made else self._made.setdefault(key, make())
+        return found
 
     @classmethod
     def of(cls, ctx: Context, batch: int, new: int, seqlens_k: mx.array, query_seqlens: mx.array | None) -> Steps:
@@ -41,8 +51,10 @@ class Steps:
     @property
     def places(self) -> mx.array:
         """The place of each new token in its sequence, (B, S); padding has that of the last."""
-        places = places_from(self.start, self.new)
-        return mx.clip(places, 0, mx.maximum(self.total - 1, 0)[:, None])
+        return self._once(
+            "places",
+            lambda: mx.clip(places_from(self.start, self.new), 0, mx.maximum(self.total - 1, 0)[:, None]),
+        )
 
     def places_from(self, position_ids: mx.array) -> mx.array:
         """What position_ids (B, S) put for `places`; of a first prompt, just where the first sequence begins."""
@@ -56,21 +68,26 @@ class Steps:
 
     def appended(self, ctx: Context, past: mx.array | None, rows: mx.array, room: int) -> mx.array:
         """A cache (B, heads, room, D) with `rows` (B, heads, S, D) in their places, after a past shorter or as long."""
-        ctx.check((self.total >= 0) & (self.start + self.new <= room), f"seqlens_k: the caches have {room} places")
+        fits = f"seqlens_k: the caches have {room} places"
+        self._once(fits, lambda: ctx.check((self.total >= 0) & (self.start + self.new <= room), fits))
         if past is None:
             return rows
         check_shape("a cache", past, [rows.shape[0], rows.shape[1], None, rows.shape[3]])
         if self.follows(past, room):
-            ctx.check(self.start == past.shape[2], "seqlens_k is not that of the past and the new tokens")
+            follows = "seqlens_k is not that of the past and the new tokens"
+            self._once((follows, past.shape[2]), lambda: ctx.check(self.start == past.shape[2], follows))
             return mx.concatenate([past, rows], axis=2)
         if room > past.shape[2]:
             past = mx.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)])
-        return written(past, rows, self.start)
+        return written(past, rows, self._once(("in", room), lambda: places_in(room, self.start, self.new)))
 
     def mask(self, room: int, causal: int, window: int, past: mx.array | None) -> mx.array | str | None:
         """Which of the keys in a cache of `room` places each new token attends, (B, 1, S, room)."""
         if causal and window < 0 and (past is None or self.follows(past, room)):
             return CAUSAL if self.new > 1 else None
+        return self._once(("mask", room, bool(causal), window), lambda: self._mask(room, causal, window))
+
+    def _mask(self, room: int, causal: int, window: int) -> mx.array:
         key = counting(room)
         if not causal:
             return (key < self.total[:, None])[:, None, None]

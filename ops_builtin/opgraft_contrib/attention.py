@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from opgraft.ops import Context, op
 from opgraft.ops.arrays import MLX_TYPE
-from opgraft_contrib._attend import CAUSAL, NOTHING, SMALL_FLOATS, attend, scale_of, scores, written
+from opgraft_contrib._attend import CAUSAL, NOTHING, SMALL_FLOATS, attend, places_in, scale_of, scores, written
 from opgraft_ops._shared import between
 from opgraft_ops._sizes import check_broadcast, check_shape, flags
 from opgraft_ops.attention import split_heads
@@ -126,7 +126,8 @@ def with_past(
         return key, value, past_key.shape[2], (key, value)
     room = past_key.shape[2] - key.shape[2]
     start = between(ctx, mx.reshape(past_length, (-1,)), 0, room, "past_sequence_length")
-    key, value = written(past_key, key, start), written(past_value, value, start)
+    places = places_in(past_key.shape[2], start, key.shape[2])
+    key, value = written(past_key, key, places), written(past_value, value, places)
     return key, value, start, (key, value)
 
 

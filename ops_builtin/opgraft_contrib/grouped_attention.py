@@ -13,11 +13,11 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.ops import Host, Node, op
-from opgraft_contrib._attend import NOTHING, SMALL_FLOATS, attend, scale_of, scores, turned
+from opgraft_contrib._attend import NOTHING, SMALL_FLOATS, attend, scale_of, scores
 from opgraft_contrib._cache import Codec, Steps, Window
 from opgraft_contrib.attention import joined, later
 from opgraft_ops._sizes import check_broadcast, check_shape, flags
-from opgraft_ops.attention import split_heads
+from opgraft_ops.attention import Rotation, rotation_at, split_heads
 
 INPUTS = {
     **{name: SMALL_FLOATS for name in ("query", "key", "value", "cos_cache", "sin_cache")},
@@ -153,10 +153,15 @@ def group_query_attention(
         query = mx.fast.rms_norm(query, q_norm_weight, q_norm_epsilon or qk_norm_epsilon)
         key = mx.fast.rms_norm(key, k_norm_weight, k_norm_epsilon or qk_norm_epsilon)
     batch, _, new, size = query.shape
-    steps = Steps.of(ctx, batch, new, seqlens_k, query_seqlens)
+    steps = ctx.shared((Steps, batch, new), (5, 16), lambda: Steps.of(ctx, batch, new, seqlens_k, query_seqlens))
     if do_rotary:
-        places = steps.places if position_ids is None else steps.places_from(position_ids)
-        query, key = (turned(ctx, each, places, cos_cache, sin_cache, rotary_interleaved) for each in (query, key))
+
+        def rotation() -> Rotation:
+            places = steps.places if position_ids is None else steps.places_from(position_ids)
+            return rotation_at(ctx, places, cos_cache, sin_cache, rotary_interleaved, "positions")
+
+        turned = ctx.shared((Rotation, new, bool(rotary_interleaved)), (5, 7, 8, 9, 16), rotation)
+        query, key = turned(query), turned(key)
     codecs = Codec.of(k_scale, kv_cache_bit_width, key), Codec.of(v_scale, kv_cache_bit_width, value)
     rows = tuple(
         each if codec is None else codec.stored(each) for codec, each in zip(codecs, (key, value), strict=True)

@@ -7,7 +7,7 @@ import mlx.core as mx
 from opgraft.ops import FLOATS, op
 from opgraft_ops._shared import between
 from opgraft_ops._sizes import check_shape, flags
-from opgraft_ops.attention import join_heads, rotated, split_heads
+from opgraft_ops.attention import Rotation, join_heads, rotation_at, split_heads
 
 SMALL_FLOATS = FLOATS - {"float64"}
 
@@ -43,14 +43,16 @@ def rotary_embedding(
     check_shape("position_ids", position_ids, [1], [batch, length])
     for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache)):
         check_shape(name, cache, [cos_cache.shape[0], width // 2])
-    last = cos_cache.shape[0] - 1
-    if position_ids.ndim == 1:
-        first = between(ctx, position_ids, 0, cos_cache.shape[0] - length, "position_ids")
-        position_ids = mx.broadcast_to(first[:, None] + mx.arange(length), (batch, length))
-    else:
-        position_ids = between(ctx, position_ids, 0, last, "position_ids")
-    cosine, sine = (mx.take(cache, position_ids, axis=0)[:, None] for cache in (cos_cache, sin_cache))
-    return join_heads(rotated(heads, cosine, sine, interleaved), input)
+
+    def rotation() -> Rotation:
+        positions = position_ids
+        if positions.ndim == 1:
+            first = between(ctx, positions, 0, cos_cache.shape[0] - length, "position_ids")
+            positions = mx.broadcast_to(first[:, None] + mx.arange(length), (batch, length))
+        return rotation_at(ctx, positions, cos_cache, sin_cache, interleaved)
+
+    turned = ctx.shared((Rotation, batch, length, bool(interleaved)), (1, 2, 3), rotation)
+    return join_heads(turned(heads), input)
 
 
 rotary_embedding.condition(flags("interleaved"))

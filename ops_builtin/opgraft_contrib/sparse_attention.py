@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from opgraft.ops import FLOATS, Context, op
-from opgraft_contrib._attend import SMALL_FLOATS, attend, scale_of, turned
+from opgraft_contrib._attend import SMALL_FLOATS, attend, scale_of
 from opgraft_contrib._cache import Steps
 from opgraft_contrib.attention import joined
 from opgraft_contrib.grouped_attention import heads_of
 from opgraft_ops._shared import between
 from opgraft_ops._sizes import check_shape, flags
+from opgraft_ops.attention import Rotation, rotation_at
 
 
 @op(
@@ -52,10 +53,16 @@ def sparse_attention(
     """
     query, key, value = heads_of(query, key, value, num_heads, kv_num_heads)
     batch, _, new, size = query.shape
-    steps = Steps.of(ctx, batch, new, key_total_sequence_lengths - 1, None)
+    steps = ctx.shared(
+        (Steps, batch, new), (8,), lambda: Steps.of(ctx, batch, new, key_total_sequence_lengths - 1, None)
+    )
     if do_rotary:
-        caches = cos_cache, sin_cache, rotary_interleaved
-        query, key = (turned(ctx, each, steps.places, *caches) for each in (query, key))
+        turned = ctx.shared(
+            (Rotation, new, bool(rotary_interleaved)),
+            (8, 9, 10),
+            lambda: rotation_at(ctx, steps.places, cos_cache, sin_cache, rotary_interleaved, "positions"),
+        )
+        query, key = turned(query), turned(key)
     room = past_key.shape[2]
     present = steps.appended(ctx, past_key, key, room), steps.appended(ctx, past_value, value, room)
     blocks = ctx.cached_of("blocks", (5, 6), lambda: block_mask(block_row_indices, block_col_indices))
@@ -161,8 +168,8 @@ def paged_attention(
         keys = mx.fast.rms_norm(keys, k_norm_weight, qk_norm_epsilon)
     tokens = Tokens.of(ctx, query.shape[0], cumulative_sequence_length, past_seqlens)
     if do_rotary:
-        caches = cos_cache, sin_cache, rotary_interleaved
-        queries, keys = (turned(ctx, each, tokens.place[None], *caches) for each in (queries, keys))
+        turned = rotation_at(ctx, tokens.place[None], cos_cache, sin_cache, rotary_interleaved, "positions")
+        queries, keys = turned(queries), turned(keys)
     page_size = key_cache.shape[1]
     if slot_mapping is None:
         slot_mapping = tokens.slots(ctx, block_table, page_size)

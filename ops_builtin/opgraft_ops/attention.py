@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import mlx.core as mx
@@ -225,27 +226,63 @@ def rotary_embedding(
     caches = cos_cache, sin_cache
     for each in caches:
         check_shape("a cache", each, [batch, length, width // 2] if position_ids is None else [None, width // 2])
-    if position_ids is not None:
-        places = between(ctx, position_ids, 0, min(each.shape[0] for each in caches) - 1, "position_ids")
-        caches = (mx.take(each, places, axis=0) for each in caches)
-    cosine, sine = (mx.expand_dims(each, 1) for each in caches)
-    return join_heads(rotated(heads, cosine, sine, interleaved), X)
+
+    def rotation() -> Rotation:
+        if position_ids is None:
+            return Rotation.of(*(each[:, None] for each in caches), interleaved)
+        return rotation_at(ctx, position_ids, *caches, interleaved)
+
+    return join_heads(ctx.shared((Rotation, bool(interleaved)), (1, 2, 3), rotation)(heads), X)
 
 
-def rotated(array: mx.array, cosine: mx.array, sine: mx.array, interleaved: object) -> mx.array:
-    """The pairs of elements of `array` (..., D), turned by the angles of `cosine` and `sine` (..., R / 2) with R <= D.
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The angles by which pairs of elements are turned.
 
-    A pair is an element and its neighbour where `interleaved`, otherwise one of the first half of R and one of the
-    second. What lies beyond R stays.
+    A pair is an element and its neighbour where `interleaved`, otherwise one of the first half of all that turn and one
+    of the second.
+
+    Attributes:
+        cosine: (..., 1, R / 2), or with the axes swapped where `interleaved`.
+        sine: (..., 2, R / 2), those of the first of each pair negated; or with the axes swapped.
     """
-    count = cosine.shape[-1]
-    rotating, still = array[..., : 2 * count], array[..., 2 * count :]
-    axis, shape = (-1, (count, 2)) if interleaved else (-2, (2, count))
-    pairs = mx.unflatten(rotating, -1, shape)
-    others = pairs[..., ::-1] if interleaved else pairs[..., ::-1, :]
-    turned = mx.expand_dims(cosine, axis) * pairs + mx.stack([-sine, sine], axis) * others
-    turned = mx.flatten(turned, -2)
-    return mx.concatenate([turned, still], axis=-1) if still.size else turned
+
+    cosine: mx.array
+    sine: mx.array
+    interleaved: bool
+
+    @classmethod
+    def of(cls, cosine: mx.array, sine: mx.array, interleaved: object) -> Rotation:
+        """By angles of these cosines and sines (..., R / 2)."""
+        axis = -1 if interleaved else -2
+        return cls(mx.expand_dims(cosine, axis), mx.stack([-sine, sine], axis), bool(interleaved))
+
+    def __call__(self, array: mx.array) -> mx.array:
+        """`array` (..., D) with its first R elements turned, R <= D."""
+        shape = self.sine.shape[-2:]
+        width = shape[0] * shape[1]
+        rotating, still = array[..., :width], array[..., width:]
+        pairs = mx.unflatten(rotating, -1, shape)
+        others = pairs[..., ::-1] if self.interleaved else pairs[..., ::-1, :]
+        turned = mx.flatten(self.cosine * pairs + self.sine * others, -2)
+        return mx.concatenate([turned, still], axis=-1) if still.size else turned
+
+
+def rotation_at(
+    ctx: Context,
+    positions: mx.array,
+    cosine: mx.array,
+    sine: mx.array,
+    interleaved: object,
+    what: str = "position_ids",
+) -> Rotation:
+    """The rotation of heads (B, heads, T, D) by the angles of `positions` (B, T), rows of two caches (places, R / 2).
+
+    Args:
+        what: what the positions are, for the error where a cache has no such row.
+    """
+    places = between(ctx, positions, 0, min(cosine.shape[0], sine.shape[0]) - 1, what)
+    return Rotation.of(*(mx.take(each, places, axis=0)[:, None] for each in (cosine, sine)), interleaved)
 
 
 rotary_embedding.condition(flags("interleaved"))

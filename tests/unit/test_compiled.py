@@ -189,6 +189,34 @@ def test_checks_of_the_data_are_made_in_a_trace_too():
     assert outputs(program, np.arange(4, dtype=np.float32), np.array([1, 2]))[0].tolist() == [-1, -2]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_nodes_have_in_common_is_made_and_checked_once_a_run(compiled):
+    made: list[tuple[int, ...]] = []
+
+    @op("acme::Scaled")
+    def scaled(ctx, x, factor, *, power=1):
+        def make():
+            made.append((power, *x.shape))
+            ctx.check(factor > 0, "the factor is not positive")
+            return factor**power
+
+        return x * ctx.shared(power, (1,), make)
+
+    text = """g (float[4] x, float[1] f, float[1] g) => (float[4] y) {
+        a = acme.Scaled <power = 2> (x, f) b = acme.Scaled <power = 2> (a, f)
+        c = acme.Scaled <power = 3> (b, f) y = acme.Scaled <power = 2> (c, g)
+    }"""
+    program = program_of(text, with_handler(scaled))
+    if not compiled:
+        program.compiler = None
+    x, two, three = np.ones(4, np.float32), np.float32([2]), np.float32([3])
+    for _ in range(6):
+        assert outputs(program, x, two, three)[0].tolist() == [4 * 4 * 8 * 9] * 4
+    assert len(made) == 3 * (4 if compiled else 6)
+    with pytest.raises(TranslationError, match="not positive"):
+        outputs(program, x, -two, three)
+
+
 def test_loops_and_branches():
     text = """g (float[3] x, int64 n, bool c) => (float[3] y, float[K, 3] all) {
         start = Relu (x)
@@ -276,14 +304,41 @@ def test_the_steps_of_a_segment_are_few_enough_for_any_stack():
     before = threading.stack_size(256 * 1024)
     try:
         thread = threading.Thread(
-            target=lambda: done.extend(outputs(program, np.ones(8, np.float32))[0] for _ in range(5))
+            target=lambda: done.extend(outputs(program, np.ones(8, np.float32))[0] for _ in range(8))
         )
         thread.start()
         thread.join()
     finally:
         threading.stack_size(before)
-    assert [each.tolist() for each in done] == [[-3001.0] * 8] * 5
+    assert [each.tolist() for each in done] == [[-3001.0] * 8] * 8
     assert program.compiler.counts.replayed
+
+
+def test_where_mlx_fails_with_a_trace_segments_become_shorter(monkeypatch):
+    def failing(compiler, segment, frame, *, fuses):
+        trace = new_trace(compiler, segment, frame, fuses=fuses)
+        function = trace.function
+
+        def called(arguments):
+            results = function(arguments)
+            if segment.end - segment.first > 2:
+                raise IndexError("_Map_base::at")
+            return results
+
+        trace.function = called
+        return trace
+
+    new_trace = engine_compiled.Compiler._new_trace
+    monkeypatch.setattr(engine_compiled.Compiler, "_new_trace", failing)
+    program = both(MLP, *[(rows(2),)] * 20)
+    assert [(each.first, each.end, each.traced) for each in program.compiler._segments] in (
+        [(0, 1, True), (1, 2, True), (2, 3, True), (3, 4, True)],
+        [(0, 2, True), (2, 4, True)],
+        [(0, 1, True), (1, 3, True), (3, 4, True)],
+        [(0, 1, True), (1, 2, True), (2, 4, True)],
+        [(0, 2, True), (2, 3, True), (3, 4, True)],
+    )
+    assert program.compiler.counts.replayed > 2
 
 
 def test_a_trace_in_use_is_fused_in_the_background(monkeypatch):

@@ -28,7 +28,7 @@ from opgraft.engine.background import later
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import Fusing, can_trace, tracing
 from opgraft.engine.lanes import lane
-from opgraft.engine.threads import may_trace, note_tracing_thread
+from opgraft.engine.threads import may_trace, note_tracing_thread, stack_size
 from opgraft.errors import TranslationError, text_of
 from opgraft.ops.arrays import unchanging
 from opgraft.ops.handler import Deciding
@@ -45,8 +45,12 @@ Function: TypeAlias = Callable[[list[mx.array]], list[mx.array]]
 
 RECORDED_RUNS: Final = 2
 
-MOST_BUILDING: Final = 1e-3
-"""Seconds of building in a segment, at most. MLX goes through a trace by recursion: so it stays within any stack."""
+MOST_BUILDING: Final = 10e-3
+"""Seconds of building in a segment, at most."""
+
+STACK_PER_SECOND: Final = 400e6
+"""Bytes of stack. MLX goes through a trace by recursion, at most once for each operation of it: no more than so many
+for each second of building, and where a thread does not have them, segments are as short as it needs."""
 
 LEAST_BUILDING: Final = 10e-6
 """A segment that builds faster than this is not worth a trace."""
@@ -82,6 +86,7 @@ class Segment:
         writes: the slots that they fill and others read.
         dead: the slots of `reads` that nobody reads afterwards.
         followed: the slots of `reads` that segments with traces fill: what is there on the host follows from a form.
+        building: seconds.
         decides: for some slots of `reads`, what tells whether more than the shapes counts of a value on the host.
         strange: how many new forms it had, one after the other.
     """
@@ -93,6 +98,7 @@ class Segment:
     writes: tuple[int, ...]
     dead: tuple[int, ...]
     followed: frozenset[int]
+    building: float
     decides: dict[int, tuple[tuple[Deciding, Step], ...]]
     strange: int = 0
 
@@ -155,6 +161,7 @@ class Compiler:
         self._unsteady: set[int] = set()
         self._facts: list[Any] = []
         self._patience = PATIENCE
+        self._most_building = MOST_BUILDING
         self._recorded = 0
         self._segments: tuple[Segment, ...] | None = None
         self.forget()
@@ -218,18 +225,19 @@ class Compiler:
         followed: set[int] = set()
         first, total, outside = 0, 0.0, False
         for number, weight in enumerate([*self._weights, inf]):
-            alone = number in self._breaks or weight > MOST_BUILDING
+            alone = number in self._breaks or weight > self._most_building
             out = number in self._unsteady and not alone
-            if first < number and (alone or out != outside or total + weight > MOST_BUILDING):
-                segments.append(self._segment(first, number, not outside and total >= LEAST_BUILDING, followed))
+            if first < number and (alone or out != outside or total + weight > self._most_building):
+                traced = not outside and total >= LEAST_BUILDING
+                segments.append(self._segment(first, number, total, followed, traced=traced))
                 first, total = number, 0.0
             if alone and number < len(self._weights):
-                segments.append(self._segment(number, number + 1, False, followed))
+                segments.append(self._segment(number, number + 1, weight, followed, traced=False))
             first, total = (number + 1, 0.0) if alone else (first, total + weight)
             outside = out
         return tuple(segments)
 
-    def _segment(self, first: int, end: int, traced: bool, followed: set[int]) -> Segment:
+    def _segment(self, first: int, end: int, building: float, followed: set[int], *, traced: bool) -> Segment:
         """A segment; `followed` has the slots that segments with traces fill, and gets its own."""
         program = self.program
         read: dict[int, None] = {}
@@ -251,6 +259,7 @@ class Compiler:
             writes=tuple(slot for slot in sorted(filled) if last.get(slot, -1) >= end),
             dead=tuple(slot for slot in reads if program.is_dropped(slot) and last[slot] < end),
             followed=frozenset(followed.intersection(reads)),
+            building=building,
             decides={slot: tuple(itertools.chain(*each)) for slot, each in deciding.items() if all(each)},
         )
         if traced:
@@ -354,6 +363,10 @@ class Compiler:
                 if frame.run.recording is not None:
                     frame.run.recording.took(MISS, self._key(segment, frame))
                 return False
+            most = stack_size() / 2 / STACK_PER_SECOND
+            if segment.building > most:
+                self._shorten(most)
+                return False
             if trace is None:
                 trace = self._new_trace(segment, frame, fuses=self.fusing is Fusing.AT_ONCE)
                 self._traces[key] = trace
@@ -378,6 +391,11 @@ class Compiler:
         for slot in segment.dead:
             frame.drop(slot)
         return True
+
+    def _shorten(self, building: float) -> None:
+        """From the next run on, segments take no more seconds than these to build."""
+        self._most_building = min(self._most_building, building)
+        self._segments = None
 
     def _wonder(self, segment: Segment) -> None:
         """A segment has a new form; after many of them, the program is recorded again."""
@@ -456,6 +474,7 @@ class Compiler:
                 program.execute_steps(inner, number, number + 1)
                 if any(isinstance(inner.host[slot], Tensors) for slot in program.plan.steps[number].outputs):
                     raise GraphBreak  # a sequence may leave the segment
+            trace.at = segment.end
             trace.outputs = tuple(
                 slot for slot in segment.writes if inner.host[slot] is None and inner.device[slot] is not None
             )
@@ -472,7 +491,9 @@ class Compiler:
 
     def _trace(self, segment: Segment, trace: Trace, function: Function, frame: Frame) -> list[mx.array] | None:
         """The results of a segment's first run in this thread, in which MLX traces it. Where that fails, it has run
-        step by step, and the step that failed is a graph break from now on."""
+        step by step, and the step that failed is a graph break from now on. Where all steps were translated, and MLX
+        failed with what came of them (0.32.4 does where much of it is the same), segments are half as long from now on.
+        """
         note_tracing_thread()
         try:
             with tracing(fuses=trace.fuses):
@@ -483,7 +504,10 @@ class Compiler:
                 self.forget()  # it is no fault of the trace's: there shall be another
                 raise
             self._by_step(segment, frame)  # which fails in its own words, if it was the data
-            self._breaks.add(trace.at)
+            if trace.at < segment.end or segment.end - segment.first == 1:
+                self._breaks.add(min(trace.at, segment.end - 1))
+            else:
+                self._shorten(segment.building / 2)
             self._segments = None
             return None
         self.counts.traced += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,12 +93,13 @@ class Frame:
 
     bfloat16, which NumPy lacks, is held on the device alone. A sequence has its place on the host, wherever its tensors
     are, and is read as it is. What a translator reads is a handle of its own, and host arrays are read-only: `X += 1`
-    in one translator changes nothing for the others.
+    in one translator changes nothing for the others. `shared` is what nodes have in common beside values.
     """
 
     device: list[Any]
     host: list[Any]
     run: Run
+    shared: dict[Hashable, Any] = field(default_factory=dict)
 
     def on_device(self, slot: int) -> Any:
         value = self.device[slot]

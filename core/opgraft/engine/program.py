@@ -307,6 +307,8 @@ class Program:
             on_host=on_host,
             channels_last=bound.channels_last,
             turned=turns,
+            shared=frame.shared,
+            slots=bound.step.inputs,
         )
         outputs = bound.step.outputs
         results = outputs_of(bound.candidate.translate(ctx=context, node=bound.step.node), len(outputs))

@@ -40,6 +40,8 @@ class Context:
     __slots__ = (
         "_cache",
         "_constant",
+        "_shared",
+        "_slots",
         "_turned",
         "bodies",
         "channels_last",
@@ -64,6 +66,8 @@ class Context:
         on_host: bool = False,
         channels_last: bool = False,
         turned: bool = False,
+        shared: MutableMapping[Hashable, Any] | None = None,
+        slots: Sequence[int] = (),
     ) -> None:
         self.node = node
         self.inputs = inputs
@@ -74,6 +78,8 @@ class Context:
         self._cache = cache
         self._constant = constant
         self._turned = turned
+        self._shared = {} if shared is None else shared
+        self._slots = slots
         self.channels_last = channels_last
         self.checks: list[tuple[Any, str]] = []
 
@@ -117,6 +123,20 @@ class Context:
             found: T = self._cache[key]
         except KeyError:
             found = self._cache.setdefault(key, make())
+        return found
+
+    def shared(self, key: Hashable, indices: Iterable[int], make: Callable[[], T]) -> T:
+        """`make()`, done once a run for all nodes that ask for `key` with the same values as their inputs `indices`.
+
+        The value must depend on nothing but the key and those inputs: the positions that the layers of a model go by,
+        their mask. Whoever gets it leaves it as it is. What `make` has checked is checked once.
+        """
+        slots = self._slots
+        own = (key, *(slots[index] if index < len(slots) else None for index in indices))
+        try:
+            found: T = self._shared[own]
+        except KeyError:
+            found = self._shared[own] = make()
         return found
 
     def is_constant(self, index: int) -> bool:
