@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from opgraft.errors import ModelError
 from opgraft.graph import Array
 from opgraft.graph.element_types import ONNX_OF_NAME, PACKED, STORAGE
 from opgraft.graph.onnx_source import storage_form
@@ -56,6 +57,8 @@ def _ort_value(array: Any, dtype: str) -> Any:
     from onnxruntime import OrtValue
 
     if dtype not in _FOREIGN:
+        if np.asarray(array).dtype.kind not in "biufc":
+            raise ModelError("ONNX Runtime takes no strings from Python beside element types that NumPy lacks")
         return OrtValue.ortvalue_from_numpy(np.asarray(array))
     stored = storage_form(np.asarray(array), dtype)
     if dtype in PACKED:  # an OrtValue has the shape of the array, and reads its first bytes

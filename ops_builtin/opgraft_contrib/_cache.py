@@ -62,24 +62,50 @@ class Steps:
         first = mx.max(self.total) <= self.new
         return mx.where(first, position_ids[:1, :1] + counting(self.new), position_ids)
 
+    @property
+    def alone(self) -> bool:
+        """True for a lone sequence, none of whose tokens are padding."""
+        return self.start.size == 1 and not self.padded
+
     def follows(self, past: mx.array, room: int) -> bool:
         """True for a lone sequence that fills a cache which grows: its new tokens come right behind the past ones."""
-        return self.start.size == 1 and not self.padded and room == past.shape[2] + self.new
+        return self.alone and room == past.shape[2] + self.new
 
-    def appended(self, ctx: Context, past: mx.array | None, rows: mx.array, room: int) -> mx.array:
-        """A cache (B, heads, room, D) with `rows` (B, heads, S, D) in their places, after a past shorter or as long."""
-        fits = f"seqlens_k: the caches have {room} places"
-        self._once(fits, lambda: ctx.check((self.total >= 0) & (self.start + self.new <= room), fits))
+    def appended(
+        self,
+        ctx: Context,
+        past: mx.array | None,
+        rows: mx.array,
+        room: int,
+        length: int | mx.array = 0,
+        most: mx.array | None = None,
+    ) -> mx.array:
+        """A cache (B, heads, room, D) with `rows` (B, heads, S, D) in their places, after a past shorter or as long.
+
+        Args:
+            length: how many rows of the past count.
+            most: how many places may be taken, where it is not `room`.
+        """
+        fits = f"seqlens_k: the caches have {room} places" if most is None else "seqlens_k: more than the total length"
+        last = self.start + self.new
+        self._once(fits, lambda: ctx.check((self.total >= 0) & (last <= (room if most is None else most)), fits))
         if past is None:
             return rows
         check_shape("a cache", past, [rows.shape[0], rows.shape[1], None, rows.shape[3]])
         if self.follows(past, room):
-            follows = "seqlens_k is not that of the past and the new tokens"
-            self._once((follows, past.shape[2]), lambda: ctx.check(self.start == past.shape[2], follows))
+            self._check_start(ctx, length)
             return mx.concatenate([past, rows], axis=2)
+        if isinstance(length, mx.array):
+            self._check_start(ctx, length)
         if room > past.shape[2]:
             past = mx.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)])
         return written(past, rows, self._once(("in", room), lambda: places_in(room, self.start, self.new)))
+
+    def _check_start(self, ctx: Context, length: int | mx.array) -> None:
+        """Have new tokens come behind `length` others: those of a lone sequence right there."""
+        text = "seqlens_k is not that of the past and the new tokens"
+        key = text, length if isinstance(length, int) else None
+        self._once(key, lambda: ctx.check(self.start == length if self.alone else self.start <= length, text))
 
     def mask(self, room: int, causal: int, window: int, past: mx.array | None) -> mx.array | str | None:
         """Which of the keys in a cache of `room` places each new token attends, (B, 1, S, room)."""

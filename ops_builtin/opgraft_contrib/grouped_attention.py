@@ -7,7 +7,7 @@ its numbers, and the shapes from those of the inputs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -176,7 +176,11 @@ def group_query_attention(
         if past_key is not None and not past_key.shape[2]:
             past_key, past_value = pasts = None, None
         room = room_for(ctx.node, past_key, new, total_sequence_length)
-        present = read = tuple(steps.appended(ctx, past, each, room) for past, each in zip(pasts, rows, strict=True))
+        length = 0 if past_key is None else ctx.length(3, 2)
+        most = ctx.on_device(6) if isinstance(length, mx.array) else None
+        present = read = tuple(
+            steps.appended(ctx, past, each, room, length, most) for past, each in zip(pasts, rows, strict=True)
+        )
         seen = steps.mask(room, causal, local_window_size, past_key)
     room = read[0].shape[2]
     read = tuple(each if codec is None else codec.values(each) for codec, each in zip(codecs, read, strict=True))
@@ -256,6 +260,12 @@ def outgrows(node: Node, total: np.ndarray, shapes: Sequence[tuple[int, ...] | N
     """Caches with room for all tokens keep their size, whatever their number is."""
     past = shapes[3] if len(shapes) > 3 else None
     return node.wants(3) or past is None or len(past) != 4 or not 0 < total.max(initial=0) <= past[2]
+
+
+@group_query_attention_by_length.grows({"past_key": 1, "past_value": 2}, axis=2)
+def places_after(node: Node, host: Mapping[str, np.ndarray], past: int) -> int:
+    """How many places the caches have that come out."""
+    return max(int(host["total_sequence_length"].item()), past)
 
 
 for handler in (group_query_attention, group_query_attention_by_length):

@@ -64,7 +64,7 @@ def sparse_attention(
         )
         query, key = turned(query), turned(key)
     room = past_key.shape[2]
-    present = steps.appended(ctx, past_key, key, room), steps.appended(ctx, past_value, value, room)
+    present = tuple(steps.appended(ctx, past, rows, room) for past, rows in ((past_key, key), (past_value, value)))
     blocks = ctx.cached_of("blocks", (5, 6), lambda: block_mask(block_row_indices, block_col_indices))
     mask = steps.mask(room, 1, -1, past_key) & sparse_mask(blocks, steps.places, room, sparse_block_size, num_heads)
     return joined(attend(ctx, query, *present, mask, scale_of(scale, size)), query.dtype), *present

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -74,5 +74,16 @@ def flags(*names: str) -> Callable[[Node], None]:
         for name in names:
             value = node.attributes.get(name, 0)
             node.require(value in (0, 1), f"{name} is {value}, and must be 0 or 1")
+
+    return condition
+
+
+def choices(**names: Collection[str]) -> Callable[[Node], None]:
+    """A claim condition: each of the attributes, where it is there, is one of these words."""
+
+    def condition(node: Node) -> None:
+        for name, words in names.items():
+            value = node.attributes.get(name)
+            node.require(value is None or value in words, f"{name} {value!r} is not one of {', '.join(words)}")
 
     return condition

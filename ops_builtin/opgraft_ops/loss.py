@@ -8,6 +8,7 @@ import numpy as np
 from opgraft.ops import FLOATS, Anywhere, op, to_device
 from opgraft_ops._folding import Fold, exponential, widened
 from opgraft_ops._shared import indices_within
+from opgraft_ops._sizes import choices
 
 
 @op("NegativeLogLikelihoodLoss", dtypes={"input": FLOATS, "weight": FLOATS})
@@ -27,6 +28,10 @@ def softmax_cross_entropy_loss(ctx, scores, labels: Anywhere, weights=None, *, i
     log_prob = wide - mx.log(classes(mx.sum, exponential(wide)))
     total = loss(ctx, log_prob, labels, weights, ignore_index, reduction)
     return total.astype(scores.dtype), log_prob.astype(scores.dtype)
+
+
+for _handler in (negative_log_likelihood_loss, softmax_cross_entropy_loss):
+    _handler.condition(choices(reduction=("none", "mean", "sum")))
 
 
 def loss(ctx, log_prob, target, weight, ignore_index, reduction):

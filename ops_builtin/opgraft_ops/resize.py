@@ -18,7 +18,7 @@ from opgraft.ops import ANY, FLOATS, Host, Layout, op
 from opgraft.ops.layouts import channels_first, channels_last
 from opgraft_ops._folding import widened
 from opgraft_ops._shared import along
-from opgraft_ops._sizes import all_counted, flags
+from opgraft_ops._sizes import all_counted, choices, flags
 from opgraft_ops._table import quiet
 
 LONGEST_PERIOD = 16
@@ -176,6 +176,18 @@ for _handler in (resize, resize_10, upsample, upsample_7):
         exact = mode == "nearest" or node.dtype(0) in (None, *FLOATS)
         node.require(exact, "interpolation of integers: how they are rounded is not defined; cast to float")
         node.require(mode != "nearest" or not node.attributes.get("antialias", 0), "antialias of nearest means nothing")
+
+
+resize.condition(
+    choices(
+        coordinate_transformation_mode=(
+            *("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+            *("align_corners", "tf_crop_and_resize", "tf_half_pixel_for_nn"),
+        ),
+        nearest_mode=("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"),
+        keep_aspect_ratio_policy=("stretch", "not_larger", "not_smaller"),
+    )
+)
 
 
 @resize.condition

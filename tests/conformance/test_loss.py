@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit import PLACES, check_refused, placed
 
 from opgraft.errors import TranslationError
-from opgraft.testing import check_model, check_node, node_model
+from opgraft.testing import check_declined, check_model, check_node, node_model
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3}
 
@@ -138,6 +138,13 @@ def test_weights_of_other_classes():
         check_node(
             "NegativeLogLikelihoodLoss", floats(3, 4), np.array([0, 1, 3]), floats(2), dynamic=True, reference=[]
         )
+
+
+@pytest.mark.parametrize("op_type", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+def test_reductions_that_onnx_does_not_know(op_type):
+    for word in ("", "avg"):
+        because = f"reduction {word!r} is not one of"
+        check_declined(op_type, floats(3, 4), np.array([0, 1, 3]), reduction=word, because=because)
 
 
 @given(st.data())

@@ -205,6 +205,16 @@ def test_versions_11_and_13(opset):
         check_node("Resize", x, nothing, nothing, sizes, opset=opset, mode=mode, constant=(1, 2, 3))
 
 
+@pytest.mark.parametrize(
+    "attribute", ["coordinate_transformation_mode", "nearest_mode", "keep_aspect_ratio_policy", "mode"]
+)
+@pytest.mark.parametrize("word", ["", "simple", "Floor"])
+def test_words_that_onnx_does_not_know(attribute, word):
+    scales = np.array([1, 1, 2, 2], np.float32)
+    because = f"{attribute} {word!r} is not one of"
+    check_declined("Resize", normal(1, 1, 4, 4), None, scales, constant=(2,), because=because, **{attribute: word})
+
+
 def test_declines():
     x, scales = np.ones((1, 3, 4, 4), np.uint8), np.array([1, 1, 2, 2], np.float32)
     check_declined("Resize", x, None, scales, mode="linear", constant=(2,), because="how they are rounded")

@@ -135,6 +135,11 @@ class TestExternalData:
         (tmp_path / "data").write_bytes(np.arange(6, dtype=np.float32).tobytes())
         assert storage_array(external("data", {"offset": 4, "length": 16}), tmp_path).tolist() == [1, 2, 3, 4]
 
+    def test_whose_name_is_no_text(self, tmp_path: Path) -> None:
+        lies = TensorProto.FromString(external("data", {}).SerializeToString().replace(b"data", b"d\xff\xfea"))
+        with pytest.raises(ModelError, match="is no text"):
+            storage_array(lies, tmp_path)
+
 
 def external(location: str, more: dict[str, Any]) -> TensorProto:
     found = TensorProto(name="t", data_type=FLOAT, dims=[4], raw_data=b"")

@@ -449,6 +449,13 @@ class TestOrder:
         with pytest.raises(ModelError, match=r"cycle, at or before node '[abcz]'"):
             graph_of_model(model_of(nodes, [tensor_info("x")]))
 
+    @pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 1, 0)])
+    def test_two_nodes_that_give_one_name(self, order: tuple[int, ...]) -> None:
+        nodes = [helper.make_node("Relu", [source], ["y"], name=source) for source in "xa"]
+        nodes.append(helper.make_node("Relu", ["y"], ["a"], name="b"))
+        with pytest.raises(ModelError, match="both have an output named 'y'"):
+            graph_of_model(model_of([nodes[each] for each in order], [tensor_info("x")]))
+
     def test_cycle_in_a_body(self) -> None:
         body = branch("b", [helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Relu", ["b"], ["a"])], "a")
         with pytest.raises(ModelError, match="cycle"):

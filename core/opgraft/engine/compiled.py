@@ -215,7 +215,7 @@ class Compiler:
 
     def _read_by(self, number: int, step: Step, frame: Frame) -> Any:
         """All that counts of what a step reads: its inputs' facts, and those of what its bodies capture."""
-        slots = [slot for slot in (*step.inputs, *step.captured) if self.program.is_variable(slot)]
+        slots = [slot for slot in self.program.slots_read_by(number) if self.program.is_variable(slot)]
         deciding = self._deciding(step, number)
         return [self._fact(frame, slot, deciding.get(slot, ()), slot in self.program.wanted) for slot in slots]
 
@@ -244,7 +244,7 @@ class Compiler:
         filled: set[int] = set()
         deciding: dict[int, list[tuple[tuple[Deciding, Step], ...]]] = {}
         for number, step in enumerate(program.plan.steps[first:end], first):
-            slots = [slot for slot in (*step.inputs, *step.captured) if slot not in filled]
+            slots = [slot for slot in program.slots_read_by(number) if slot not in filled]
             read.update((slot, None) for slot in slots)
             for slot in set(slots):
                 deciding.setdefault(slot, []).append(self._deciding(step, number).get(slot, ()))
@@ -342,7 +342,7 @@ class Compiler:
             function = trace.function
             if function is None:
                 return False
-            arguments = [frame.device[slot] for slot in trace.inputs]
+            arguments = frame.arguments(trace.inputs)
             recording = frame.run.recording
             if recording is None:
                 results = function(arguments)
@@ -423,7 +423,7 @@ class Compiler:
         for slot, seen in zip(segment.reads, frame.seen(segment.reads), strict=True):
             on_host = frame.host[slot]
             elements = f" {on_host.tolist()}" if isinstance(on_host, np.ndarray) and on_host.size <= TOLD else ""
-            told.append(f"{self.program.plan.values[slot].name}: {seen}{elements}")
+            told.append(f"{self.program.name_of(slot)}: {seen}{elements}")
         return ", ".join(told)
 
     def _fuse_later(self, key: tuple[Segment, int], trace: Trace, arguments: list[mx.array], frame: Frame) -> None:
@@ -456,10 +456,9 @@ class Compiler:
     def _new_trace(self, segment: Segment, frame: Frame, *, fuses: bool) -> Trace:
         program = self.program
         known = [(slot, _kept(frame.host[slot])) for slot in segment.reads if frame.host[slot] is not None]
-        trace = Trace(
-            tuple(slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None),
-            fuses=fuses,
-        )
+        on_device = [slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None]
+        both = [slot for slot, _ in known if frame.has_room and slot in program.read_as_data]
+        trace = Trace((*on_device, *both), fuses=fuses)
         if any(isinstance(value, Tensors) for _, value in known) or not can_trace():
             return trace
 
@@ -497,7 +496,7 @@ class Compiler:
         note_tracing_thread()
         try:
             with tracing(fuses=trace.fuses):
-                results = function([frame.device[slot] for slot in trace.inputs])
+                results = function(frame.arguments(trace.inputs))
         except BaseException as error:
             trace.function = None  # of a trace that failed, MLX keeps what is no trace
             if not isinstance(error, Exception):

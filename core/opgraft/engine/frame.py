@@ -93,13 +93,15 @@ class Frame:
 
     bfloat16, which NumPy lacks, is held on the device alone. A sequence has its place on the host, wherever its tensors
     are, and is read as it is. What a translator reads is a handle of its own, and host arrays are read-only: `X += 1`
-    in one translator changes nothing for the others. `shared` is what nodes have in common beside values.
+    in one translator changes nothing for the others. `shared` is what nodes have in common beside values,
+    `has_room` is true where inputs that grow came in buffers.
     """
 
     device: list[Any]
     host: list[Any]
     run: Run
     shared: dict[Hashable, Any] = field(default_factory=dict)
+    has_room: bool = False
 
     def on_device(self, slot: int) -> Any:
         value = self.device[slot]
@@ -109,6 +111,10 @@ class Frame:
                 return on_host
             value = self.device[slot] = self._brought(on_host)
         return value.__copy__()
+
+    def arguments(self, slots: Iterable[int]) -> list[Any]:
+        """The values of some slots on the device, for a trace."""
+        return [self.on_device(slot) if self.device[slot] is None else self.device[slot] for slot in slots]
 
     def _brought(self, on_host: Any) -> mx.array:
         recording = self.run.recording

@@ -14,6 +14,7 @@ import numpy as np
 from opgraft.engine.compiled import Compiler
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import fusing_on
+from opgraft.engine.growing import Rooms, growing_steps
 from opgraft.engine.lanes import lane
 from opgraft.engine.results import about_sizes, outputs_of
 from opgraft.engine.told import evaluate, told_of
@@ -87,6 +88,7 @@ class _Bound:
     channels_last: bool
     turned: bool
     wanted_on_host: bool
+    grows: bool
     cache: _Prepared = field(default_factory=_Prepared)
 
 
@@ -128,6 +130,12 @@ class Program:
             {name: Program(body.plan, registry, device, constants, is_body=True) for name, body in step.bodies.items()}
             for step in plan.steps
         ]
+        self.growing = () if is_body else growing_steps(plan, candidates)
+        grown = {each.number for each in self.growing}
+        self.rooms = Rooms()
+        self.read_as_data = frozenset(slot for each in self.growing for slot in each.host.values())
+        self.length_slot = len(plan.values)
+        self._grows = False
         steering = {slot for slot in plan.outputs if is_body and _steers(plan.values[slot])}
         self.wanted = wanted = self._wanted_on_host(steering, candidates, bodies)
         self.captures_on_host = tuple(slot in wanted for slot in range(len(plan.inputs), plan.first_constant))
@@ -148,6 +156,7 @@ class Program:
                 channels_last=not lying.isdisjoint(step.inputs[:1]),
                 turned=turns,
                 wanted_on_host=any(slot in wanted for slot in step.outputs),
+                grows=number in grown,
             )
             for number, (step, candidate, inner) in enumerate(zip(plan.steps, candidates, bodies, strict=True))
             for turns in (candidate.layout is Layout.ANY and not lying.isdisjoint(step.inputs),)
@@ -191,7 +200,12 @@ class Program:
 
     def _attempt(self, inputs: Sequence[Any], run: Run) -> list[Any]:
         frame = self._first_frame(inputs, run)
+        length = self._length_to_grow(frame)
+        if length and self._grows and run.compiles and self.compiler is not None:
+            self._give_room(frame, length)
         self.execute(frame)
+        if length is not None:
+            self._leave_room(frame, length)
         outputs = [self._result(frame, slot) for slot in self.plan.outputs]
         arrays = [value for value in outputs if isinstance(value, mx.array)]
         evaluate(run.recording, arrays + [check.holds for check in run.checks])
@@ -235,6 +249,38 @@ class Program:
             except (TypeError, ValueError) as error:
                 raise ModelError(f"input {value.name!r}: {error}") from error
         return frame
+
+    def _length_to_grow(self, frame: Frame) -> int | None:
+        """How long the inputs are that grow; None where there are none, or not all of one length."""
+        found = {
+            None if array is None else array.shape[each.growth.axis]
+            for each in self.growing
+            for array in (frame.anything(slot) for slot, _ in each.pairs)
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _give_room(self, frame: Frame, length: int) -> None:
+        """Put the inputs that grow into buffers."""
+        frame.has_room = True
+        frame.device[self.length_slot] = mx.array(length, mx.int32)
+        for each in self.growing:
+            for slot, _ in each.pairs:
+                buffer = self.rooms.buffer(frame.anything(slot), each.growth.axis)
+                frame.device[slot], frame.host[slot] = buffer, None
+
+    def _leave_room(self, frame: Frame, length: int) -> None:
+        """Have the outputs be what counts of the buffers, and see whether they grew: then the next ones get room."""
+        grew = False
+        for each in self.growing:
+            axis = each.growth.axis
+            host = {name: frame.on_host(slot) for name, slot in each.host.items()} if frame.has_room else {}
+            for _, slot in each.pairs:
+                array = frame.anything(slot)
+                size = each.growth.length(each.step.node, host, length) if frame.has_room else array.shape[axis]
+                if array.shape[axis] > size:
+                    frame.device[slot] = self.rooms.part(array, axis, size)
+                grew |= size > length
+        self._grows = grew
 
     def _result(self, frame: Frame, slot: int) -> Any:
         value = frame.device[slot]
@@ -309,6 +355,8 @@ class Program:
             turned=turns,
             shared=frame.shared,
             slots=bound.step.inputs,
+            length=frame.device[self.length_slot] if bound.grows else None,
+            read=frame.on_device,
         )
         outputs = bound.step.outputs
         results = outputs_of(bound.candidate.translate(ctx=context, node=bound.step.node), len(outputs))
@@ -374,7 +422,19 @@ class Program:
         for number, step in enumerate(self.plan.steps):
             touched = (*step.inputs, *step.outputs, *step.captured)
             last.update((slot, number) for slot in touched if slot != ABSENT)
+        for each in self.growing:
+            last[self.length_slot] = each.number
+            last.update(dict.fromkeys(each.host.values(), len(self.plan.steps)))
         return last | dict.fromkeys(self.plan.outputs, len(self.plan.steps))
+
+    def slots_read_by(self, number: int) -> tuple[int, ...]:
+        """The slots that a step reads, with those that its bodies capture, and that of the length of what grows."""
+        bound = self._bound[number]
+        return (*bound.step.inputs, *bound.step.captured, *[self.length_slot] * bound.grows)
+
+    def name_of(self, slot: int) -> str:
+        """The name of the value in a slot."""
+        return self.plan.values[slot].name if slot < self.length_slot else "length"
 
     def _dead(self) -> list[tuple[int, ...]]:
         """For each step, what nobody reads after it; captures and constants stay."""
@@ -398,7 +458,7 @@ class Program:
 
     def _constant_frame(self, constants: ConstantStore, wanted: set[int]) -> Frame:
         """The frame from which every run starts: constants in place, the rest empty."""
-        size = len(self.plan.values)
+        size = self.length_slot + 1
         frame = Frame([None] * size, [None] * size, Run())
         read_on_device = {
             slot for bound in self._bound for read, slot in bound.readers if read is not Frame.on_host

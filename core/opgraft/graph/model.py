@@ -226,9 +226,14 @@ def topologically_sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """`nodes` so that each follows the producers of its inputs, otherwise in the order given.
 
     Raises:
-        ModelError: the nodes form a cycle.
+        ModelError: the nodes form a cycle, or two of them have an output of one name.
     """
-    producer = {output.name: index for index, node in enumerate(nodes) for output in node.outputs if output is not None}
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for output in node.outputs:
+            if output is not None and producer.setdefault(output.name, index) != index:
+                first = nodes[producer[output.name]]
+                raise ModelError(f"nodes {first.label!r} and {node.label!r} both have an output named {output.name!r}")
     consumers: list[list[int]] = [[] for _ in nodes]
     missing = [0] * len(nodes)
     for index, node in enumerate(nodes):

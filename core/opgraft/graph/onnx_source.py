@@ -74,7 +74,7 @@ def graph_of_model(
         complete: ONNX's inference. For a file that may be anything, `completed_apart`.
 
     Raises:
-        ModelError: its nodes form a cycle.
+        ModelError: its nodes form a cycle, or two of them have an output of one name.
     """
     opsets = {normalized_domain(each.domain): each.version for each in model.opset_import}
     overridable = model.ir_version >= FIRST_IR_WITH_OVERRIDABLE_INITIALIZERS
@@ -237,6 +237,8 @@ def _require_inside(tensor: TensorProto, folder: Path) -> None:
         ValueError: it lies elsewhere, or is no file.
     """
     location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+    if not isinstance(location, str):  # protobuf gives bytes where they are no UTF-8
+        raise ValueError(f"its data is to be in {location!r}, which is no text")
     place = (folder / location).resolve()
     if not place.is_relative_to(folder) or not place.is_file():
         raise ValueError(f"its data is to be in {location!r}, which is no file in the model's folder")

@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.graph import Node
+from opgraft.ops.arrays import to_device
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ class Context:
     __slots__ = (
         "_cache",
         "_constant",
+        "_length",
+        "_read",
         "_shared",
         "_slots",
         "_turned",
@@ -68,6 +71,8 @@ class Context:
         turned: bool = False,
         shared: MutableMapping[Hashable, Any] | None = None,
         slots: Sequence[int] = (),
+        length: Any = None,
+        read: Callable[[int], Any] | None = None,
     ) -> None:
         self.node = node
         self.inputs = inputs
@@ -80,6 +85,8 @@ class Context:
         self._turned = turned
         self._shared = {} if shared is None else shared
         self._slots = slots
+        self._length = length
+        self._read = read
         self.channels_last = channels_last
         self.checks: list[tuple[Any, str]] = []
 
@@ -99,6 +106,16 @@ class Context:
                 self.checks.append((holds, message))
         elif not np.all(holds):
             raise ValueError(message)
+
+    def length(self, index: int, axis: int) -> Any:
+        """How long input `index`, which may come with room to grow, is along its `axis` without that room: a number, or
+        a scalar on the device, int32."""
+        return self.inputs[index].shape[axis] if self._length is None else self._length
+
+    def on_device(self, index: int) -> mx.array:
+        """A `Host` input as data on the device: in a trace that serves many of its values, that of the run. Where
+        inputs grow (`Handler.grows`), that is what the data of other inputs can be checked against."""
+        return to_device(self.inputs[index]) if self._read is None else self._read(self._slots[index])
 
     def axis(self, axis: int, rank: int) -> int:
         """Where an axis of ONNX's numbering lies in the inputs, for a handler of `Layout.ANY`.

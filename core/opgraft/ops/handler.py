@@ -49,7 +49,12 @@ Deciding: TypeAlias = Callable[[Node, np.ndarray[Any, Any], Sequence[tuple[int, 
 """Tells of a node, the value of a `Host` input and the shapes of all inputs (None: absent, or not known yet) whether
 more than the shapes counts of that value."""
 
+Grown: TypeAlias = Callable[[Node, Mapping[str, np.ndarray[Any, Any]], int], int]
+"""Tells of a node, the values of its `Host` inputs by name, and the length of the inputs that grow, how long the
+outputs are that they grow to."""
+
 D = TypeVar("D", bound=Deciding)
+G = TypeVar("G", bound=Grown)
 Condition = TypeVar("Condition", bound=Callable[..., object])
 
 _REQUIRED: Any = inspect.Parameter.empty
@@ -187,6 +192,24 @@ class HostForm:
     takes_context: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Inputs that may come with more room than their elements take.
+
+    Attributes:
+        outputs: for each such input, by its name, the index of the output that it becomes.
+        axis: along which both have room.
+        length: tells how long the outputs are.
+        inputs, host: the indices of those inputs, and of the `Host` inputs, by name.
+    """
+
+    outputs: Mapping[str, int]
+    axis: int
+    length: Grown
+    inputs: Mapping[str, int]
+    host: Mapping[str, int]
+
+
 class Handler:
     """One function, as a plugin that claims, explains and translates the nodes of one operator.
 
@@ -197,6 +220,7 @@ class Handler:
         layout: what it has to do with the order of its images' axes; None: it takes them in ONNX's.
         host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
         deciding: by the name of a `Host` input, what tells whether its value counts.
+        growth: which inputs may come with room to grow; None where none may.
         definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
 
@@ -230,6 +254,7 @@ class Handler:
         self.layout = layout
         self.host_form: HostForm | None = None
         self.deciding: dict[str, Deciding] = {}
+        self.growth: Growth | None = None
         self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
         self._conditions: list[tuple[Callable[..., object], frozenset[str]]] = []
@@ -315,6 +340,31 @@ class Handler:
 
         def decorate(function: D) -> D:
             self.deciding[name] = function
+            return function
+
+        return decorate
+
+    def grows(self, outputs: Mapping[str, int], *, axis: int) -> Callable[[G], G]:
+        """Say that inputs may come with more room than their elements take, as a decorator: caches, to which each run
+        adds a row. Such an input is longer along `axis` than the value that it stands for, which `ctx.length` tells;
+        what lies behind is to be passed over. Where the new rows fit into that room, the outputs are as long as the
+        inputs came, with whatever lies behind; where not, they are as long as they should be.
+
+        Args:
+            outputs: the inputs by name, each with the index of the output that it becomes.
+            axis: the axis along which they grow.
+
+        Raises:
+            ContractError: no input is of that name.
+        """
+        inputs = {each.name: index for index, each in enumerate(self.signature.inputs)}
+        unknown = [name for name in outputs if name not in inputs]
+        if unknown:
+            raise ContractError(f"{_name(self.function)}: grows() names no input of the function: {unknown}")
+
+        def decorate(function: G) -> G:
+            host = {each.name: index for index, each in enumerate(self.signature.inputs) if each.place is Place.HOST}
+            self.growth = Growth(dict(outputs), axis, function, {name: inputs[name] for name in outputs}, host)
             return function
 
         return decorate

@@ -12,7 +12,7 @@ import pluggy
 
 from opgraft.errors import ContractError, place_of, text_with_place
 from opgraft.graph import Node
-from opgraft.ops.handler import Deciding, Handler, HostForm, Place
+from opgraft.ops.handler import Deciding, Growth, Handler, HostForm, Place
 from opgraft.ops.layouts import Layout
 from opgraft.registry.definitions import definitions_of
 from opgraft.registry.names import close_operators
@@ -100,6 +100,11 @@ class Candidate:
             return None
         parameter = self.handler.signature.input(index)
         return None if parameter is None else self.handler.deciding.get(parameter.name)
+
+    @property
+    def growth(self) -> Growth | None:
+        """Which inputs may come with room to grow; None where none may, or where wrappers see them."""
+        return self.handler.growth if isinstance(self.handler, Handler) and not self.packages else None
 
     def place(self, index: int) -> Place:
         """Where the handler wants the elements of input `index`."""

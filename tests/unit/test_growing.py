@@ -1,0 +1,203 @@
+"""Caches that grow, in buffers with room: the same answers as without, and few forms."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import onnx.parser
+import pytest
+
+from opgraft.engine import Program, growing, read_model
+from opgraft.engine.growing import Rooms, room_for
+from opgraft.errors import ContractError, TranslationError
+from opgraft.ops import Handler, Host, op
+from opgraft.plan import build_plan
+from opgraft.registry import Pack, Registry, load_registry, parse_policy
+
+Arrays = Sequence[Any]
+GRAPH = """g (float[B, P] past, float[B, S] rows, int64[1] total) => (float[B, T] present, float[B] sum) {
+    twice = Add (rows, rows)
+    present, sum = acme.Appended (past, twice, total)
+}"""
+
+
+@op("acme::Appended")
+def appended(ctx, past, rows, total: Host):
+    """The past with the rows so that they end at `total`; and the sum of all that is before it."""
+    end, new = int(total.item()), rows.shape[1]
+    length = ctx.length(0, 1)
+    if past.shape[1] < end:
+        if isinstance(length, mx.array):
+            past = mx.slice_update(mx.zeros((past.shape[0], end), past.dtype), past[:, :end], mx.array([0]), axes=(1,))
+        else:
+            past = mx.pad(past, [(0, 0), (0, end - past.shape[1])])
+    last = ctx.on_device(2)
+    ctx.check((last >= new) & (last - new <= length), "a gap")
+    start = mx.clip(last - new, 0, past.shape[1] - new)
+    present = mx.slice_update(past, rows, start, axes=(1,))
+    return present, mx.sum(mx.where(mx.arange(present.shape[1]) < last, present, 0), axis=1)
+
+
+@appended.decides("total")
+def _(node, total, shapes):
+    return total.item() > shapes[0][1]
+
+
+@appended.grows({"past": 0}, axis=1)
+def _(node, host, past):
+    return max(int(host["total"].item()), past)
+
+
+def program_of(text: str = GRAPH, *handlers: Handler) -> Program:
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    registry = Registry(
+        [Pack("own", plugins=(*handlers, appended)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
+    )
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "acme": 1]>\n{text}')
+    return Program(build_plan(read_model(model, registry.definitions)), registry, "cpu")
+
+
+class Cache:
+    """What a program with a cache was given, and what it ought to give; each run is compared."""
+
+    def __init__(self, program: Program, *, on_device: bool) -> None:
+        self.program = program
+        self.on_device = on_device
+        self.past: Any = np.zeros((2, 0), np.float32)
+        self.rows = np.zeros((2, 0), np.float32)
+
+    def run(self, new: int) -> None:
+        rows = np.random.default_rng(self.rows.shape[1]).integers(-9, 9, size=(2, new)).astype(np.float32)
+        total = np.array([self.rows.shape[1] + new])
+        present, total_sum = self.program.run([self.past, rows, total])
+        self.rows = np.concatenate([self.rows, 2 * rows], axis=1)
+        np.testing.assert_array_equal(np.array(present), self.rows)
+        np.testing.assert_array_equal(np.array(total_sum), self.rows.sum(axis=1))
+        self.past = present if self.on_device else np.array(present)
+
+
+@pytest.fixture(autouse=True)
+def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opgraft.engine.compiled.LEAST_BUILDING", 0.0)
+    monkeypatch.setattr(growing, "LEAST_ROOM", 16)
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_one_trace_serves_as_long_as_there_is_room(on_device: bool) -> None:
+    cache = Cache(program_of(), on_device=on_device)
+    for new in (3, *[1] * 60):
+        cache.run(new)
+    compiler = cache.program.compiler
+    assert compiler is not None
+    assert compiler.counts.traced <= 4  # one for each room: 16, 32, 48, 64
+    assert compiler.counts.replayed >= 45
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_rows_that_do_not_fit_into_the_room(on_device: bool) -> None:
+    cache = Cache(program_of(), on_device=on_device)
+    for new in (3, 1, 1, 1, 40, 1, 1, 16, 1, 17, 1, 1, 1):
+        cache.run(new)
+
+
+def test_a_part_leads_back_to_its_buffer() -> None:
+    cache = Cache(program_of(), on_device=True)
+    for new in (3, 1, 1):
+        cache.run(new)
+    rooms = cache.program.rooms
+    buffer = rooms.buffer(cache.past, 1)
+    assert buffer.shape == (2, 16)
+    assert rooms.buffer(cache.past, 1) is buffer
+    assert rooms.buffer(mx.array(cache.past), 1) is not buffer
+    assert len(rooms) == 1
+    del cache.past
+    gc.collect()
+    assert len(rooms) == 0
+
+
+def test_two_sequences_go_on_from_one_past() -> None:
+    program = program_of()
+    first = Cache(program, on_device=True)
+    for new in (3, 1, 1, 1):
+        first.run(new)
+    second = Cache(program, on_device=True)
+    second.past, second.rows = first.past, first.rows
+    third = Cache(program, on_device=True)
+    third.past, third.rows = first.past, first.rows
+    for new in (1, 2, 1, 1, 20, 1):
+        second.run(new)
+        third.run(1)
+        first.run(2)
+
+
+def test_a_buffer_that_does_not_grow_is_taken_as_it_is() -> None:
+    """As many rows as before, of which `total` says fewer: nothing is copied into a larger one."""
+    program = program_of()
+    past, rows = np.zeros((2, 8), np.float32), np.ones((2, 0), np.float32)
+    for _ in range(6):
+        present, _ = program.run([past, rows, np.array([5])])
+        assert present.shape == (2, 8)
+        assert not program._grows and not len(program.rooms)
+
+
+def test_an_error_of_the_data_is_one_with_room_too() -> None:
+    cache = Cache(program_of(), on_device=True)
+    for new in (3, 1, 1, 1):
+        cache.run(new)
+    with pytest.raises(TranslationError, match="a gap"):
+        cache.program.run([cache.past, np.ones((2, 1), np.float32), np.array([cache.rows.shape[1] + 3])])
+    cache.run(1)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[B, P] past, float[B, S] rows, int64[1] total) => (float[B, T] y, float[B] sum) {"
+        " present, sum = acme.Appended (past, rows, total) y = Neg (present) }",
+        "g (float[B, P] past, float[B, S] rows, int64[1] total) => (float[B, T] present, float[B] sum, float[B, P] y) {"
+        " present, sum = acme.Appended (past, rows, total) y = Neg (past) }",
+        "g (float[B, P] a, float[B, S] rows, int64[1] total) => (float[B, T] present, float[B] sum) {"
+        " past = Neg (a) present, sum = acme.Appended (past, rows, total) }",
+    ],
+    ids=["the output is read", "the input is read", "the input is computed"],
+)
+def test_what_others_see_gets_no_room(graph: str) -> None:
+    assert program_of(graph).growing == ()
+
+
+def test_caches_of_several_lengths() -> None:
+    text = """g (float[B, P] past, float[B, S] rows, int64[1] total, float[B, Q] other, int64[1] many)
+        => (float[B, T] present, float[B] sum, float[B, U] y, float[B] z) {
+        present, sum = acme.Appended (past, rows, total)
+        y, z = acme.Appended (other, rows, many)
+    }"""
+    program = program_of(text)
+    assert len(program.growing) == 2
+    for lengths in [(3, 3), (4, 4), (5, 5), (5, 7), (6, 6), (0, 0), (6, 9), (7, 7)]:
+        rows = np.ones((2, 1), np.float32)
+        pasts = [np.full((2, length), 2, np.float32) for length in lengths]
+        totals = [np.array([length + 1]) for length in lengths]
+        found = program.run([pasts[0], rows, totals[0], pasts[1], totals[1]])
+        for past, present, total_sum in ((pasts[0], *found[:2]), (pasts[1], *found[2:])):
+            np.testing.assert_array_equal(np.array(present), np.concatenate([past, rows], axis=1))
+            np.testing.assert_array_equal(np.array(total_sum), past.sum(axis=1) + 1)
+
+
+def test_rooms_are_multiples() -> None:
+    assert [room_for(rows) for rows in (1, 16, 17, 200)] == [16, 16, 32, 208]
+    assert room_for(5000) == 5120
+    assert all(rows <= room_for(rows) <= max(16, rows * 1.13) + 16 for rows in range(1, 10_000, 7))
+
+
+def test_a_program_of_nothing_that_grows_has_no_rooms() -> None:
+    assert not len(Rooms())
+    assert program_of("g (float[N] x) => (float[N] y) { y = Neg (x) }").growing == ()
+
+
+def test_grows_names_inputs() -> None:
+    with pytest.raises(ContractError, match=r"names no input of the function: \['lost'\]"):
+        appended.grows({"lost": 0}, axis=1)
