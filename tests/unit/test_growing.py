@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from opgraft.engine import Program, growing, read_model
-from opgraft.engine.growing import Rooms, room_for
+from opgraft.engine import Program, parts, read_model
+from opgraft.engine.parts import Part, room_for, with_room
 from opgraft.errors import ContractError, TranslationError
 from opgraft.ops import Handler, Host, op
 from opgraft.plan import build_plan
@@ -83,7 +82,7 @@ class Cache:
 @pytest.fixture(autouse=True)
 def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opgraft.engine.compiled.LEAST_BUILDING", 0.0)
-    monkeypatch.setattr(growing, "LEAST_ROOM", 16)
+    monkeypatch.setattr(parts, "LEAST_ROOM", 16)
 
 
 @pytest.mark.parametrize("on_device", [True, False])
@@ -108,15 +107,16 @@ def test_a_part_leads_back_to_its_buffer() -> None:
     cache = Cache(program_of(), on_device=True)
     for new in (3, 1, 1):
         cache.run(new)
-    rooms = cache.program.rooms
-    buffer = rooms.buffer(cache.past, 1)
-    assert buffer.shape == (2, 16)
-    assert rooms.buffer(cache.past, 1) is buffer
-    assert rooms.buffer(mx.array(cache.past), 1) is not buffer
-    assert len(rooms) == 1
-    del cache.past
-    gc.collect()
-    assert len(rooms) == 0
+    part = cache.past
+    assert isinstance(part, Part)
+    assert (part.shape, part.dtype, part.size, part.nbytes) == ((2, 5), mx.float32, 10, 40)
+    assert with_room(part, 1) is part.buffer
+    assert part.buffer.shape == (2, 16)
+    assert with_room(part.array(), 1) is not part.buffer
+    for taken, least in ((part, 0), (Part.of(part.buffer, 1, 16), 1)):
+        padded = np.array(with_room(taken, least))
+        assert padded.shape == ((16, 5), (2, 32))[least]
+        np.testing.assert_array_equal(padded[: taken.shape[0], : taken.shape[1]], np.array(taken))
 
 
 def test_two_sequences_go_on_from_one_past() -> None:
@@ -141,7 +141,7 @@ def test_a_buffer_that_does_not_grow_is_taken_as_it_is() -> None:
     for _ in range(6):
         present, _ = program.run([past, rows, np.array([5])])
         assert present.shape == (2, 8)
-        assert not program._grows and not len(program.rooms)
+        assert not isinstance(present, Part)
 
 
 def test_an_error_of_the_data_is_one_with_room_too() -> None:
@@ -191,11 +191,6 @@ def test_rooms_are_multiples() -> None:
     assert [room_for(rows) for rows in (1, 16, 17, 200)] == [16, 16, 32, 208]
     assert room_for(5000) == 5120
     assert all(rows <= room_for(rows) <= max(16, rows * 1.13) + 16 for rows in range(1, 10_000, 7))
-
-
-def test_a_program_of_nothing_that_grows_has_no_rooms() -> None:
-    assert not len(Rooms())
-    assert program_of("g (float[N] x) => (float[N] y) { y = Neg (x) }").growing == ()
 
 
 def test_grows_names_inputs() -> None:

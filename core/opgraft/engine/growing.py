@@ -1,27 +1,18 @@
 """Caches that grow at every run, in buffers with room: so that a shape, and with it a trace, serves many runs.
 
 What one run gave, the next one gets, with some more rows: a cache of keys. Where a handler has said that an input may
-come with more room than its elements take, it gets a buffer, and its output is the part of the buffer that counts. That
-part, which MLX shares with it, leads back to the buffer when it is given again.
+come with more room than its elements take, it gets a buffer, and its output is the `Part` of the buffer that counts.
+Where that is given again, as by ONNX Runtime with a device's memory, the buffer is at hand.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
 
-import mlx.core as mx
-import numpy as np
-
-from opgraft.ops.arrays import to_device
 from opgraft.ops.handler import Growth
 from opgraft.plan import ABSENT, Plan, Step
 from opgraft.registry import Candidate
-
-LEAST_ROOM: Final = 256
-"""The room of a buffer is a multiple of it, and of about an eighth of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +64,3 @@ def growing_steps(plan: Plan, candidates: Sequence[Candidate]) -> tuple[Growing,
 
 def _slot(slots: Sequence[int], index: int) -> int:
     return slots[index] if index < len(slots) else ABSENT
-
-
-class Rooms:
-    """The buffers of arrays that are a part of one. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, tuple[weakref.ref[Any], mx.array]] = {}
-
-    def __len__(self) -> int:
-        """The number of parts that are alive."""
-        return len(self._buffers)
-
-    def buffer(self, array: mx.array | np.ndarray[Any, Any], axis: int) -> mx.array:
-        """A buffer that begins with `array`, and has room for one row more at least."""
-        rows = array.shape[axis]
-        kept = self._buffers.get(id(array))
-        if kept is not None and kept[0]() is array and kept[1].shape[axis] > rows:
-            return kept[1]
-        widths = [(0, 0)] * array.ndim
-        widths[axis] = 0, room_for(rows + 1) - rows
-        return mx.pad(array if isinstance(array, mx.array) else to_device(array), widths)
-
-    def part(self, buffer: mx.array, axis: int, rows: int) -> mx.array:
-        """The first rows of a buffer, which will be found by them."""
-        index: list[slice] = [slice(None)] * buffer.ndim
-        index[axis] = slice(rows)
-        part = buffer[tuple(index)]
-        key = id(part)
-        self._buffers[key] = weakref.ref(part, lambda _: self._buffers.pop(key, None)), buffer
-        return part
-
-
-def room_for(rows: int) -> int:
-    """How many rows a buffer has for so many."""
-    step = max(LEAST_ROOM, 1 << max(rows.bit_length() - 4, 0))
-    return -(-rows // step) * step

@@ -14,8 +14,9 @@ import numpy as np
 from opgraft.engine.compiled import Compiler
 from opgraft.engine.frame import Check, Frame, GraphBreak, Run
 from opgraft.engine.fusing import fusing_on
-from opgraft.engine.growing import Rooms, growing_steps
+from opgraft.engine.growing import growing_steps
 from opgraft.engine.lanes import lane
+from opgraft.engine.parts import Part, with_room
 from opgraft.engine.results import about_sizes, outputs_of
 from opgraft.engine.told import evaluate, told_of
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
@@ -132,7 +133,7 @@ class Program:
         ]
         self.growing = () if is_body else growing_steps(plan, candidates)
         grown = {each.number for each in self.growing}
-        self.rooms = Rooms()
+        self._axes = {slot: each.growth.axis for each in self.growing for slot, _ in each.pairs}
         self.read_as_data = frozenset(slot for each in self.growing for slot in each.host.values())
         self.length_slot = len(plan.values)
         self._grows = False
@@ -169,18 +170,18 @@ class Program:
         self.compiler = None if fusing is None else Compiler(self, fusing)
 
     def run(
-        self, inputs: Sequence[Array | mx.array | None], recording: Recording | None = None
-    ) -> list[mx.array | Array]:
+        self, inputs: Sequence[Array | mx.array | Part | None], recording: Recording | None = None
+    ) -> list[mx.array | Array | Part]:
         """Run the plan.
 
         Args:
             inputs: one array for each of the plan's inputs; NumPy arrays in storage form (bfloat16 as its 16 bits),
-                read before this returns.
+                read before this returns; parts as a run before gave them.
             recording: gets what happens meanwhile, where somebody wants to know.
 
         Returns:
-            The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host. Those of a
-            type that MLX lacks are of the type that it is held in.
+            The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host, or parts of
+            buffers. Those of a type that MLX lacks are of the type that it is held in.
 
         Raises:
             ModelError: `inputs` are not as many as the plan has, or not arrays.
@@ -199,18 +200,16 @@ class Program:
                 return self._again(inputs, error, run.replayed)
 
     def _attempt(self, inputs: Sequence[Any], run: Run) -> list[Any]:
-        frame = self._first_frame(inputs, run)
-        length = self._length_to_grow(frame)
-        if length and self._grows and run.compiles and self.compiler is not None:
-            self._give_room(frame, length)
+        length = self._length_to_grow(inputs)
+        has_room = bool(length) and self._grows and run.compiles and self.compiler is not None
+        frame = self._first_frame(inputs, run, length if has_room else None)
         self.execute(frame)
-        if length is not None:
-            self._leave_room(frame, length)
         outputs = [self._result(frame, slot) for slot in self.plan.outputs]
         arrays = [value for value in outputs if isinstance(value, mx.array)]
+        parts = {} if length is None else self._parts(frame, length)
         evaluate(run.recording, arrays + [check.holds for check in run.checks])
         run.settle()
-        return outputs
+        return [parts.get(slot, output) for slot, output in zip(self.plan.outputs, outputs, strict=True)]
 
     def _again(self, inputs: Sequence[Any], error: BaseException, replayed: bool) -> list[Any]:
         """The outputs after all, where a trace was to blame for `error`; or the error that names the node that failed.
@@ -238,49 +237,45 @@ class Program:
         """A frame with nothing but the constants in it."""
         return Frame(self._template.device.copy(), self._template.host.copy(), run)
 
-    def _first_frame(self, inputs: Sequence[Any], run: Run) -> Frame:
+    def _first_frame(self, inputs: Sequence[Any], run: Run, length: int | None) -> Frame:
+        """A frame with the inputs in it; those that grow, all of one `length`, in buffers, where it is given."""
         frame = self.new_frame(run)
         for slot, (value, given) in enumerate(zip(self.plan.inputs, inputs, strict=True)):
             try:
                 if value.dtype == "bfloat16" and isinstance(given, np.ndarray):
-                    frame.device[slot] = device_from_storage(given, value.dtype)
+                    given = device_from_storage(given, value.dtype)
+                if length is not None and slot in self._axes:
+                    frame.device[slot] = with_room(given, self._axes[slot])
                 elif given is not None:
-                    frame.put(slot, given)
+                    frame.put(slot, given.array() if isinstance(given, Part) else given)
             except (TypeError, ValueError) as error:
                 raise ModelError(f"input {value.name!r}: {error}") from error
+        if length is not None:
+            frame.has_room = True
+            frame.device[self.length_slot] = mx.array(length, mx.int32)
         return frame
 
-    def _length_to_grow(self, frame: Frame) -> int | None:
+    def _length_to_grow(self, inputs: Sequence[Any]) -> int | None:
         """How long the inputs are that grow; None where there are none, or not all of one length."""
-        found = {
-            None if array is None else array.shape[each.growth.axis]
-            for each in self.growing
-            for array in (frame.anything(slot) for slot, _ in each.pairs)
-        }
-        return found.pop() if len(found) == 1 else None
+        lengths = {None if inputs[slot] is None else inputs[slot].shape[axis] for slot, axis in self._axes.items()}
+        return lengths.pop() if len(lengths) == 1 else None
 
-    def _give_room(self, frame: Frame, length: int) -> None:
-        """Put the inputs that grow into buffers."""
-        frame.has_room = True
-        frame.device[self.length_slot] = mx.array(length, mx.int32)
-        for each in self.growing:
-            for slot, _ in each.pairs:
-                buffer = self.rooms.buffer(frame.anything(slot), each.growth.axis)
-                frame.device[slot], frame.host[slot] = buffer, None
-
-    def _leave_room(self, frame: Frame, length: int) -> None:
-        """Have the outputs be what counts of the buffers, and see whether they grew: then the next ones get room."""
+    def _parts(self, frame: Frame, length: int) -> dict[int, Part]:
+        """What counts of the outputs that came out of buffers; whether there was something new in them decides whether
+        the next ones get room."""
+        parts: dict[int, Part] = {}
         grew = False
         for each in self.growing:
-            axis = each.growth.axis
             host = {name: frame.on_host(slot) for name, slot in each.host.items()} if frame.has_room else {}
+            axis = each.growth.axis
             for _, slot in each.pairs:
                 array = frame.anything(slot)
                 size = each.growth.length(each.step.node, host, length) if frame.has_room else array.shape[axis]
                 if array.shape[axis] > size:
-                    frame.device[slot] = self.rooms.part(array, axis, size)
+                    parts[slot] = Part.of(array, axis, size)
                 grew |= size > length
         self._grows = grew
+        return parts
 
     def _result(self, frame: Frame, slot: int) -> Any:
         value = frame.device[slot]

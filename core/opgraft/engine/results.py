@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
 
 from opgraft.engine.lanes import lane
+from opgraft.engine.parts import Part
 from opgraft.errors import ContractError
 from opgraft.graph import Array, Value
 from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import described, device_from_storage, element_type
+
+Result: TypeAlias = mx.array | Array | Part
+"""What a program gives."""
 
 
 def outputs_of(results: Any, count: int) -> Sequence[Any]:
@@ -43,16 +47,19 @@ def about_sizes(error: BaseException, values: Iterable[Any]) -> str:
     return f" (MLX counts in 32 bits, and an input holds {largest})" if largest >= 2**31 else ""
 
 
-def in_storage_type(result: mx.array | Array) -> mx.array | Array:
-    """An evaluated output in the storage type of its element type, which NumPy has: bfloat16 as its 16 bits."""
-    if isinstance(result, mx.array) and result.dtype == mx.bfloat16:
-        with lane("cpu"):
-            result = result.view(mx.uint16)
-            mx.eval(result)
-    return result
+def in_storage_type(result: Result) -> mx.array | Array:
+    """An evaluated output, whole, in the storage type of its element type, which NumPy has: bfloat16 as its 16 bits."""
+    if isinstance(result, np.ndarray) or (isinstance(result, mx.array) and result.dtype != mx.bfloat16):
+        return result
+    with lane("cpu"):
+        array = result.array() if isinstance(result, Part) else result
+        if array.dtype == mx.bfloat16:
+            array = array.view(mx.uint16)
+        mx.eval(array)
+    return array
 
 
-def stored(result: mx.array | Array) -> Array:
+def stored(result: Result) -> Array:
     """An evaluated output as a NumPy array in storage form: a view of its memory where it can be."""
     return np.array(in_storage_type(result), copy=False)
 
@@ -65,7 +72,7 @@ def brought(array: Array, dtype: str | None) -> mx.array:
     return made
 
 
-def check_types(results: Iterable[mx.array | Array], declared: Iterable[Value]) -> None:
+def check_types(results: Iterable[Result], declared: Iterable[Value]) -> None:
     """Make sure that outputs are of the element types that a model declares.
 
     Raises:

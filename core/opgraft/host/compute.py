@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 import mlx.core as mx
 
 from opgraft.allocation import give_back_freed_memory
-from opgraft.engine.results import check_types
-from opgraft.graph import Array, Value
+from opgraft.engine.results import Result, check_types
+from opgraft.graph import Value
 from opgraft.host._ep import ffi, lib
 from opgraft.host.device_memory import take, write
 from opgraft.host.status import OK, OrtError, callback, check
@@ -25,9 +25,7 @@ class Runner(Protocol):
 
     plan: Plan
 
-    def run(
-        self, inputs: Sequence[mx.array | Array], recording: Recording | None = None, /
-    ) -> Sequence[mx.array | Array]:
+    def run(self, inputs: Sequence[Result], recording: Recording | None = None, /) -> Sequence[Result]:
         """See `Program.run`."""
         ...
 
@@ -72,13 +70,13 @@ class Computation:
             with recording.span("write outputs", "output"):
                 self._write(context, results)
 
-    def _read(self, context: Any) -> list[mx.array | Array]:
+    def _read(self, context: Any) -> list[Result]:
         count = len(self._inputs)
         views = ffi.new("TensorView[]", count)
         check(lib.read_inputs(context, self._inputs, views, count))
         return [take(view) for view in views]
 
-    def _write(self, context: Any, results: Sequence[mx.array | Array]) -> None:
+    def _write(self, context: Any, results: Sequence[Result]) -> None:
         check_types(results, self._declared)
         view = ffi.new("TensorView *")
         for result, index, declared in zip(results, self._outputs, self._declared, strict=True):
@@ -91,7 +89,7 @@ class Computation:
             write(view, result)
 
 
-def _told(values: Sequence[Value], arrays: Sequence[mx.array | Array]) -> list[str]:
+def _told(values: Sequence[Value], arrays: Sequence[Result]) -> list[str]:
     return [
         f"{value.name}: {value.dtype or element_type(array)}{list(array.shape)}"
         for value, array in zip(values, arrays, strict=True)

@@ -12,10 +12,9 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from typing import Any, Final
 
-import mlx.core as mx
 import numpy as np
 
-from opgraft.engine.results import brought, stored
+from opgraft.engine.results import Result, brought, stored
 from opgraft.errors import ModelError
 from opgraft.graph import Array
 from opgraft.graph.element_types import HELD, NAME_OF_ORT, STORAGE
@@ -53,7 +52,7 @@ class DeviceMemory:
         self._bits: dict[int, int] = {}
         self._free: dict[int, list[int]] = defaultdict(list)
         self._starts: list[int] = []
-        self._arrays: dict[int, tuple[mx.array | Array, str]] = {}
+        self._arrays: dict[int, tuple[Result, str]] = {}
         self._inner: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
@@ -81,7 +80,7 @@ class DeviceMemory:
         if bits is not None:
             self._free[bits].append(address)
 
-    def write(self, view: Any, array: mx.array | Array) -> None:
+    def write(self, view: Any, array: Result) -> None:
         """Have the tensor that a TensorView describes be an evaluated array, or a copy of one on the host: on the
         device, where it is large.
 
@@ -100,7 +99,7 @@ class DeviceMemory:
             array = brought(array, dtype) if on_device else unchanging(np.array(array))
         self._arrays[address] = array, dtype
 
-    def read(self, view: Any) -> mx.array | Array:
+    def read(self, view: Any) -> Result:
         """The tensor that a TensorView describes: MLX's array, or in storage form as it came from the host. Where
         nothing was written, it is of zeros.
 
@@ -119,10 +118,10 @@ class DeviceMemory:
             return np.zeros(shape, storage)
         return array if array.shape == shape and written == dtype else _seen_as(array, written, shape, dtype)
 
-    def take(self, view: Any) -> mx.array | Array:
+    def take(self, view: Any) -> Result:
         """As `read`, for a program's input: what is large is on the device."""
         array = self.read(view)
-        if isinstance(array, mx.array) or array.size <= SMALL:
+        if not isinstance(array, np.ndarray) or array.size <= SMALL:
             return array
         self.write(view, array)
         return self.read(view)
@@ -169,17 +168,17 @@ def new_allocator(info: Any) -> Any:
     return allocator
 
 
-def take(view: Any) -> mx.array | Array:
+def take(view: Any) -> Result:
     """The tensor that a TensorView describes, as a program's input; one on the host is a read-only view of it."""
     return MEMORY.take(view) if view.on_device else array_of_view(view)
 
 
-def write(view: Any, result: mx.array | Array) -> None:
+def write(view: Any, result: Result) -> None:
     """Write an evaluated array to where a TensorView is."""
     (MEMORY.write if view.on_device else write_at)(view, result)
 
 
-def _seen_as(array: mx.array | Array, written: str, shape: tuple[int, ...], dtype: str) -> Array:
+def _seen_as(array: Result, written: str, shape: tuple[int, ...], dtype: str) -> Array:
     """What was written as one type, in its own shape, and is read as another: Python copies tensors as bytes.
 
     Raises:

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
 from opgraft import ort_values
 from opgraft.engine import ConstantStore, Program
-from opgraft.engine.results import brought, check_types, stored
+from opgraft.engine.results import Result, brought, check_types, stored
 from opgraft.errors import ModelError, text_of
 from opgraft.graph import Array, Graph, Initializer
 from opgraft.graph.onnx_writer import Elements
@@ -49,7 +48,7 @@ class Fallback:
         self._lock = threading.Lock()
         self._session: Any = None
 
-    def run(self, inputs: Sequence[mx.array | Array], recording: Recording | None = None) -> Sequence[mx.array | Array]:
+    def run(self, inputs: Sequence[Result], recording: Recording | None = None) -> Sequence[Result]:
         """As `Program.run`.
 
         Raises:
@@ -66,7 +65,7 @@ class Fallback:
         except Exception as error:
             return self._instead(inputs, error)
 
-    def _instead(self, inputs: Sequence[mx.array | Array], error: Exception) -> Sequence[mx.array | Array]:
+    def _instead(self, inputs: Sequence[Result], error: Exception) -> Sequence[Result]:
         try:
             with self._lock:
                 if self._session is None and self._elements is not None:
@@ -85,7 +84,7 @@ class Fallback:
                 self._warn(f"subgraph {self.plan.name!r} failed, and runs on the CPU EP from now on: {text_of(error)}")
         return results
 
-    def _on_cpu(self, inputs: Sequence[mx.array | Array]) -> list[mx.array | Array]:
+    def _on_cpu(self, inputs: Sequence[Result]) -> list[Result]:
         by_name = {value.name: stored(array) for value, array in zip(self.plan.inputs, inputs, strict=True)}
         feeds = {each.name: by_name[each.name] for each in self._session.get_inputs()}
         results = ort_values.run(self._session, feeds)

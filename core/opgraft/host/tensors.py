@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-import mlx.core as mx
 import numpy as np
 
-from opgraft.engine.results import in_storage_type
+from opgraft.engine.results import Result, in_storage_type
 from opgraft.errors import ModelError
 from opgraft.graph import Array
 from opgraft.graph.element_types import NAME_OF_ORT, PACKED, STORAGE
@@ -56,7 +55,7 @@ def shape_of(view: Any) -> tuple[int, ...]:
     return tuple(ffi.unpack(view.sizes, rank)) if rank else ()
 
 
-def write_at(view: Any, result: mx.array | Array) -> None:
+def write_at(view: Any, result: Result) -> None:
     """Write an evaluated array into the memory, on the host, that a TensorView describes."""
     result = in_storage_type(result)
     dtype = NAME_OF_ORT[view.element_type]

@@ -89,7 +89,7 @@ def described(value: Any) -> str:
 
 def element_type(value: Any) -> str:
     """ONNX's name for the element type of an MLX or NumPy array."""
-    return TYPE_NAME[value.dtype] if isinstance(value, mx.array) else str(value.dtype.name)
+    return TYPE_NAME[value.dtype] if isinstance(value.dtype, mx.Dtype) else str(value.dtype.name)
 
 
 _LEAVES: Final = (str, bytes, int, float, complex, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
