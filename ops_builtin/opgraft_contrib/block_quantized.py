@@ -140,6 +140,9 @@ def mat_mul_n_bits(
     return result.astype(A.dtype)
 
 
+mat_mul_n_bits.joins({"B": 0, "scales": 0, "zero_points": 0, "bias": 0}, rank=3, sums=("N",))
+
+
 @mat_mul_n_bits.condition
 def claim_mat_mul_n_bits(node):
     bits, size = node.attributes.get("bits", 4), node.attributes["block_size"]

@@ -7,7 +7,7 @@ its numbers, and the shapes from those of the inputs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -64,14 +64,28 @@ def room_for(node: Node, past: mx.array | None, new: int, total: mx.array | np.n
 
 
 def heads_of(
-    query: mx.array, key: mx.array | None, value: mx.array | None, heads: int, kv_heads: int
+    query: mx.array,
+    key: mx.array | None,
+    value: mx.array | None,
+    heads: int,
+    kv_heads: int,
+    turned: Callable[[mx.array], mx.array] | None = None,
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """Query, key and value with their heads apart; they may come as one."""
+    """Query, key and value with their heads apart; they may come as one.
+
+    Args:
+        turned: what is done with each head of queries and keys, where anything is.
+    """
     if heads % kv_heads:
         raise ValueError(f"{heads} heads cannot share those of {kv_heads} keys")
     if key is None:
-        return tuple(mx.split(split_heads(query, heads + 2 * kv_heads), [heads, heads + kv_heads], axis=1))
-    return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
+        both, value = mx.split(split_heads(query, heads + 2 * kv_heads), [heads + kv_heads], axis=1)
+        query, key = mx.split(both if turned is None else turned(both), [heads], axis=1)
+        return query, key, value
+    query, key = split_heads(query, heads), split_heads(key, kv_heads)
+    if turned is not None:
+        query, key = turned(query), turned(key)
+    return query, key, split_heads(value, kv_heads)
 
 
 def biased(mask: mx.array | str | None, bias: mx.array, shape: tuple[int, ...]) -> mx.array:
@@ -148,20 +162,24 @@ def group_query_attention(
     two numbers to a byte, take k_scale and v_scale; with sliding_window_cache they hold the last rows only.
     com.microsoft GroupQueryAttention-1.
     """
-    query, key, value = heads_of(query, key, value, num_heads, kv_num_heads)
-    if q_norm_weight is not None:
+    batch, new = query.shape[:2]
+    steps = ctx.shared((Steps, batch, new), (5, 16), lambda: Steps.of(ctx, batch, new, seqlens_k, query_seqlens))
+
+    def rotation() -> Rotation:
+        places = steps.places if position_ids is None else steps.places_from(position_ids)
+        return rotation_at(ctx, places, cos_cache, sin_cache, rotary_interleaved, "positions")
+
+    turned = None
+    if do_rotary:
+        turned = ctx.shared((Rotation, new, bool(rotary_interleaved)), (5, 7, 8, 9, 16), rotation)
+    normed = q_norm_weight is not None
+    query, key, value = heads_of(query, key, value, num_heads, kv_num_heads, None if normed else turned)
+    if normed:
         query = mx.fast.rms_norm(query, q_norm_weight, q_norm_epsilon or qk_norm_epsilon)
         key = mx.fast.rms_norm(key, k_norm_weight, k_norm_epsilon or qk_norm_epsilon)
-    batch, _, new, size = query.shape
-    steps = ctx.shared((Steps, batch, new), (5, 16), lambda: Steps.of(ctx, batch, new, seqlens_k, query_seqlens))
-    if do_rotary:
-
-        def rotation() -> Rotation:
-            places = steps.places if position_ids is None else steps.places_from(position_ids)
-            return rotation_at(ctx, places, cos_cache, sin_cache, rotary_interleaved, "positions")
-
-        turned = ctx.shared((Rotation, new, bool(rotary_interleaved)), (5, 7, 8, 9, 16), rotation)
-        query, key = turned(query), turned(key)
+        if turned is not None:
+            query, key = turned(query), turned(key)
+    size = query.shape[3]
     codecs = Codec.of(k_scale, kv_cache_bit_width, key), Codec.of(v_scale, kv_cache_bit_width, value)
     rows = tuple(
         each if codec is None else codec.stored(each) for codec, each in zip(codecs, (key, value), strict=True)
@@ -269,6 +287,7 @@ def places_after(node: Node, host: Mapping[str, np.ndarray], past: int) -> int:
 
 
 for handler in (group_query_attention, group_query_attention_by_length):
+    handler.packs("query", "key", "value")
     handler.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))
     handler.condition(claim)
     handler.condition(claim_window)

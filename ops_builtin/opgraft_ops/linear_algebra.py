@@ -21,6 +21,9 @@ def mat_mul(ctx, A, B):
     return mx.matmul(*factors(ctx)).astype(A.dtype) if is_float(A) else integer_matmul(A, B)
 
 
+mat_mul.joins({"B": 1}, rank=2)
+
+
 def factors(ctx: Context) -> tuple[mx.array, mx.array]:
     """The first two inputs, for a product of floats: in float32 on the CPU, where MLX takes ten times as long for
     16-bit floats. Constants are widened once."""

@@ -50,6 +50,7 @@ class Growing:
         self.length = 0
         empty = np.zeros((1, recipe.kv_heads, 0, recipe.size), recipe.dtype)
         self.caches: dict[str, Any] = {past_of(name): empty for name in self.names[1:]}
+        self.device = device_of(session)
 
     def step(self, tokens: Sequence[int]) -> Array:
         feeds = inputs_of(tokens, self.length, self.takes_positions)
@@ -73,7 +74,7 @@ class Bound(Growing):
                 binding.bind_cpu_input(name, each)
         binding.bind_output(self.names[0])
         for name in self.names[1:]:
-            binding.bind_output(name, device_of(self.session))
+            binding.bind_output(name, self.device)
         self.session.run_with_iobinding(binding)
         logits, *presents = binding.get_outputs()
         self.caches = {past_of(name): each for name, each in zip(self.names[1:], presents, strict=True)}

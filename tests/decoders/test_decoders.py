@@ -10,6 +10,7 @@ import pytest
 from generation import MAKERS, along, cpu_session, greedy
 from recipes import Recipe
 
+from opgraft import joining
 from opgraft.engine import compiled
 
 STEPS = 64
@@ -56,6 +57,21 @@ def test_tokens_and_logits_are_those_of_the_cpu_provider(opened, monkeypatch, re
     assert [program.compiler for program in plain.programs] == [None]
     again = along(make(plain.session, recipe), tokens)
     assert [each.argmax() for each in again] == [each.argmax() for each in ours]
+
+
+@each_recipe
+@pytest.mark.parametrize("caches", ["growing, bound", "shared"])
+def test_products_are_joined_as_on_a_gpu(opened, monkeypatch, recipe, caches):
+    monkeypatch.setattr(joining, "DEVICES", ("cpu", "gpu"))
+    make, tolerance = MAKERS[caches], TOLERANCE[recipe.dtype]
+    steps = list(greedy(make(cpu_session("grouped", recipe), recipe), 16))
+    found = opened("grouped", recipe)
+    products = Counter(step.node.op_type for step in found.programs[0].plan.steps if "MatMul" in step.node.op_type)
+    assert sum(products.values()) == 4 * recipe.layers + 1  # query, key, value; out; gate, up; down; and the head
+    ours = along(make(found.session, recipe), [token for token, _ in steps])
+    for logits, (_, expected) in zip(ours, steps, strict=True):
+        wide = expected.astype(np.float32)
+        assert np.abs(logits.astype(np.float32) - wide).max() <= tolerance * np.abs(wide).max()
 
 
 @each_way

@@ -43,7 +43,7 @@ def extracted(graph: Graph, indices: Collection[int], outputs: Sequence[str] | N
         name=graph.name,
         inputs=tuple(inputs.values()),
         outputs=tuple(by_name.get(name, Value(name)) for name in outputs),
-        nodes=tuple(_copied(node) for node in nodes),
+        nodes=tuple(copied(node) for node in nodes),
         initializers=constants,
         opsets=graph.opsets,
     )
@@ -56,11 +56,11 @@ def _reads(nodes: Sequence[Node]) -> Iterator[Value]:
                 yield value
 
 
-def _copied(node: Node) -> Node:
+def copied(node: Node) -> Node:
     """The node once more, with bodies of its own: a node, and a body, knows the graph around it."""
     attributes: dict[str, AttributeValue] = dict(node.attributes)
     for name, body in node.bodies.items():
-        attributes[name] = dataclasses.replace(body, nodes=tuple(map(_copied, body.nodes)), parent=None)
+        attributes[name] = dataclasses.replace(body, nodes=tuple(map(copied, body.nodes)), parent=None)
     return dataclasses.replace(node, attributes=attributes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Final
 
+from opgraft import joining
 from opgraft.allocation import keep_freed_memory
 from opgraft.claims import Decisions, decide
 from opgraft.engine import ConstantStore, Program, VerifiedRegistry
@@ -159,7 +160,8 @@ class ExecutionProvider:
                 inputs, outputs = value_names(fused)
                 with read_graph(ort_graph) as live:
                     set_versions(live.graph, self.definitions)
-                    plan = build_plan(live.graph, inputs, outputs)
+                    graph = joining.joined(live.graph, registry) if self.device in joining.DEVICES else live.graph
+                    plan = build_plan(graph, inputs, outputs)
                     with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
                         program = Program(plan, registry, self.device, constants)
                     runner = self._with_fallback(program, live.graph, constants)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
@@ -210,6 +210,22 @@ class Growth:
     host: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Constants of nodes that otherwise read the same, which may lie one behind the other in one node: then its output
+    is theirs, one behind the other along the last axis.
+
+    Attributes:
+        constants: the indices of these inputs, each with the axis along which they lie.
+        rank: that of the first of them.
+        sums: the attributes that are sums of theirs.
+    """
+
+    constants: Mapping[int, int]
+    rank: int
+    sums: tuple[str, ...]
+
+
 class Handler:
     """One function, as a plugin that claims, explains and translates the nodes of one operator.
 
@@ -221,6 +237,8 @@ class Handler:
         host_form: the same on NumPy arrays, for shape arithmetic; None where there is none.
         deciding: by the name of a `Host` input, what tells whether its value counts.
         growth: which inputs may come with room to grow; None where none may.
+        joining: which constants of several nodes may be one; None where none may.
+        packed: the indices of inputs that may come as one, along their last axis, in the first of them.
         definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
 
@@ -255,6 +273,8 @@ class Handler:
         self.host_form: HostForm | None = None
         self.deciding: dict[str, Deciding] = {}
         self.growth: Growth | None = None
+        self.joining: Joining | None = None
+        self.packed: tuple[int, ...] = ()
         self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
         self._conditions: list[tuple[Callable[..., object], frozenset[str]]] = []
@@ -357,17 +377,47 @@ class Handler:
         Raises:
             ContractError: no input is of that name.
         """
-        inputs = {each.name: index for index, each in enumerate(self.signature.inputs)}
-        unknown = [name for name in outputs if name not in inputs]
-        if unknown:
-            raise ContractError(f"{_name(self.function)}: grows() names no input of the function: {unknown}")
+        inputs = self._indices("grows", outputs)
 
         def decorate(function: G) -> G:
             host = {each.name: index for index, each in enumerate(self.signature.inputs) if each.place is Place.HOST}
-            self.growth = Growth(dict(outputs), axis, function, {name: inputs[name] for name in outputs}, host)
+            self.growth = Growth(dict(outputs), axis, function, inputs, host)
             return function
 
         return decorate
+
+    def joins(self, constants: Mapping[str, int], *, rank: int, sums: Collection[str] = ()) -> None:
+        """Say that several nodes may be computed as one, where they read the same but for these constants: then those
+        lie one behind the other, and so do the outputs, along their last axis. For matrices that one value is
+        multiplied with.
+
+        Args:
+            constants: the inputs by name, each with the axis along which the constants lie. A node may lack some.
+            rank: that of the first of them.
+            sums: the attributes that count what lies along the axis.
+
+        Raises:
+            ContractError: no input is of such a name.
+        """
+        indices = self._indices("joins", constants)
+        self.joining = Joining({indices[name]: axis for name, axis in constants.items()}, rank, tuple(sums))
+
+    def packs(self, *names: str) -> None:
+        """Say that inputs may come as one, along their last axis: then it stands for the first, and the others are
+        absent.
+
+        Raises:
+            ContractError: no input is of such a name.
+        """
+        self.packed = tuple(self._indices("packs", names).values())
+
+    def _indices(self, asking: str, names: Iterable[str]) -> dict[str, int]:
+        """Where inputs of these names are."""
+        inputs = {each.name: index for index, each in enumerate(self.signature.inputs)}
+        unknown = [name for name in names if name not in inputs]
+        if unknown:
+            raise ContractError(f"{_name(self.function)}: {asking}() names no input of the function: {unknown}")
+        return {name: inputs[name] for name in names}
 
     @overload
     def schema(self, inference: F, *, outputs: Outputs = ("Y",)) -> F: ...

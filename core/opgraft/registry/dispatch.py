@@ -12,7 +12,7 @@ import pluggy
 
 from opgraft.errors import ContractError, place_of, text_with_place
 from opgraft.graph import Node
-from opgraft.ops.handler import Deciding, Growth, Handler, HostForm, Place
+from opgraft.ops.handler import Deciding, Growth, Handler, HostForm, Joining, Place
 from opgraft.ops.layouts import Layout
 from opgraft.registry.definitions import definitions_of
 from opgraft.registry.names import close_operators
@@ -105,6 +105,16 @@ class Candidate:
     def growth(self) -> Growth | None:
         """Which inputs may come with room to grow; None where none may, or where wrappers see them."""
         return self.handler.growth if isinstance(self.handler, Handler) and not self.packages else None
+
+    @property
+    def joining(self) -> Joining | None:
+        """Which constants of several nodes may be one; None where none may, or where wrappers see them."""
+        return self.handler.joining if isinstance(self.handler, Handler) and not self.packages else None
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """The indices of inputs that may come as one; none where wrappers see them."""
+        return self.handler.packed if isinstance(self.handler, Handler) and not self.packages else ()
 
     def place(self, index: int) -> Place:
         """Where the handler wants the elements of input `index`."""
