@@ -19,9 +19,7 @@ from opgraft.registry import Pack, Registry, load_registry, parse_policy
 
 
 def graph_of(text: str, registry: Registry, arrays: dict[str, Any]) -> Graph:
-    model = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "acme": 1]>\n{text}'
-    )
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "acme": 1]>\n{text}')
     for name, array in arrays.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return read_model(model, registry.definitions)
