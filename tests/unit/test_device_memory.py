@@ -126,6 +126,61 @@ for name in sorted(HELD - {"complex64"}):  # which ONNX Runtime lacks
         assert len(to_host) == (name in DEVICE_TYPES[default_device()])
 assert len(MEMORY) == 0
 """,
+    "an input whose place the output takes": """
+import mlx.core as mx
+
+session = open_session(add_model())
+x = np.arange(2**22, dtype=np.float32).reshape(-1, 4)
+shared, other = OrtValue.ortvalue_from_numpy(x, "gpu"), OrtValue.ortvalue_from_numpy(x, "gpu")
+
+def run(given, taken):
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", given)
+    binding.bind_ortvalue_input("y", other)
+    binding.bind_ortvalue_output("z", taken)
+    session.run_with_iobinding(binding)
+
+run(shared, shared)  # what came from NumPy is copied once
+for number in range(2, 6):
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    run(shared, shared)
+    assert mx.get_peak_memory() - before < x.nbytes / 2  # MLX wrote where the input was
+    assert np.array_equal(shared.numpy(), (number + 1) * x)
+assert np.array_equal(other.numpy(), x)
+run(other, shared)
+assert np.array_equal(other.numpy(), x) and np.array_equal(shared.numpy(), 2 * x)
+""",
+    "what is lost to a run that fails": """
+from opgraft.engine import Program
+from opgraft.errors import TranslationError
+
+session = open_session(add_model())
+x = np.ones((300, 4), np.float32)
+given = OrtValue.ortvalue_from_numpy(x, "gpu")
+binding = bound_on_device(session, given)
+binding.bind_ortvalue_output("z", given)
+compute = Program._compute
+
+def fail(*arguments):
+    raise RuntimeError("broken")
+
+Program._compute = fail
+try:
+    session.run_with_iobinding(binding)
+    raise SystemExit("no error")
+except RuntimeError as error:
+    assert "broken" in str(error)
+Program._compute = compute
+try:
+    session.run_with_iobinding(binding)
+    raise SystemExit("no error")
+except RuntimeError as error:
+    assert "lost to a run that failed" in str(error)
+given.update_inplace(x)
+session.run_with_iobinding(binding)
+assert np.array_equal(given.numpy(), 2 * x)
+""",
     "the CPU in place of what fails": """
 from opgraft.engine import Program
 

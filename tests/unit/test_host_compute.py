@@ -29,7 +29,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
         def __init__(self, plan: Any, *rest: Any) -> None:
             self.plan = plan
 
-        def run(self, inputs: Any) -> Any:
+        def run(self, inputs: Any, *others: Any) -> Any:
             return run(inputs)
 
     def decide(graph: Any, *arguments: Any, **options: Any) -> Any:

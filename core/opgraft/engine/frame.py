@@ -44,6 +44,7 @@ class Run:
         replayed: some have been.
         tracing: the steps are being traced: there is no data to read.
         breaks: how often something was asked that differs from run to run: data, or random bits.
+        gave_up: some of the inputs are lost, so that there is no trying again.
         checks: those that are open.
         recording: gets what happens, where somebody wants to know.
     """
@@ -54,6 +55,7 @@ class Run:
     replayed: bool = False
     tracing: bool = False
     breaks: int = 0
+    gave_up: bool = False
     checks: list[Check] = field(default_factory=list)
     recording: Recording | None = None
 

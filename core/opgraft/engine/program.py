@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -17,10 +17,10 @@ from opgraft.engine.fusing import fusing_on
 from opgraft.engine.growing import growing_steps
 from opgraft.engine.lanes import lane
 from opgraft.engine.parts import Part, with_room
-from opgraft.engine.results import about_sizes, outputs_of
+from opgraft.engine.results import Result, about_sizes, outputs_of
 from opgraft.engine.told import evaluate, told_of
 from opgraft.errors import ContractError, ModelError, TranslationError, text_of
-from opgraft.graph import Array, Initializer, Value
+from opgraft.graph import Initializer, Value
 from opgraft.graph.element_types import HELD_AS
 from opgraft.ops.arrays import compute, device_from_storage, element_type, to_device, unchanging
 from opgraft.ops.context import Context
@@ -33,6 +33,9 @@ from opgraft.tracing import Recording
 
 SMALL = 1024
 """Arithmetic that began on the host goes on there with up to this many elements; constants no larger are kept there."""
+
+Claim: TypeAlias = Callable[[Sequence[Result]], Sequence[int]]
+"""Tells, of results that are yet to be computed, the indices of the inputs whose memory may become theirs."""
 
 LARGE = 65536
 """With more elements than this, arithmetic is the device's even where its result is needed on the host."""
@@ -170,14 +173,17 @@ class Program:
         self.compiler = None if fusing is None else Compiler(self, fusing)
 
     def run(
-        self, inputs: Sequence[Array | mx.array | Part | None], recording: Recording | None = None
-    ) -> list[mx.array | Array | Part]:
+        self, inputs: Sequence[Result | None], recording: Recording | None = None, claim: Claim | None = None
+    ) -> list[Result]:
         """Run the plan.
 
         Args:
             inputs: one array for each of the plan's inputs; NumPy arrays in storage form (bfloat16 as its 16 bits),
                 read before this returns; parts as a run before gave them.
             recording: gets what happens meanwhile, where somebody wants to know.
+            claim: is asked, with the outputs that are yet to be computed, which of the inputs nobody else has any more.
+                Those are taken from `inputs`, a list, and their memory becomes that of outputs, where MLX finds use for
+                it. Should the run fail then, they are lost.
 
         Returns:
             The plan's outputs, evaluated: MLX arrays, or NumPy arrays of values that never left the host, or parts of
@@ -193,25 +199,40 @@ class Program:
             alone = recording is not None and recording.each_alone
             run = Run(streams, eager=alone, compiles=not alone, recording=recording)
             try:
-                return self._attempt(inputs, run)
+                results = self._build(inputs, run)
             except (KeyboardInterrupt, ModelError):
                 raise
             except BaseException as error:
-                return self._again(inputs, error, run.replayed)
+                return self._again(inputs, error, run)
+            if claim is not None and isinstance(inputs, list):
+                for index in claim(results):
+                    inputs[index] = None
+                    run.gave_up = True
+            try:
+                self._compute(results, run)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                return self._again(inputs, error, run)
+            return results
 
-    def _attempt(self, inputs: Sequence[Any], run: Run) -> list[Any]:
+    def _build(self, inputs: Sequence[Result | None], run: Run) -> list[Result]:
+        """The outputs, yet to be computed."""
         length = self._length_to_grow(inputs)
         has_room = bool(length) and self._grows and run.compiles and self.compiler is not None
         frame = self._first_frame(inputs, run, length if has_room else None)
         self.execute(frame)
-        outputs = [self._result(frame, slot) for slot in self.plan.outputs]
-        arrays = [value for value in outputs if isinstance(value, mx.array)]
         parts = {} if length is None else self._parts(frame, length)
+        return [parts[slot] if slot in parts else self._result(frame, slot) for slot in self.plan.outputs]
+
+    def _compute(self, results: Sequence[Result], run: Run) -> None:
+        """Compute outputs, and judge the run's data."""
+        lazy = [each.buffer if isinstance(each, Part) else each for each in results]
+        arrays = [each for each in lazy if isinstance(each, mx.array)]
         evaluate(run.recording, arrays + [check.holds for check in run.checks])
         run.settle()
-        return [parts.get(slot, output) for slot, output in zip(self.plan.outputs, outputs, strict=True)]
 
-    def _again(self, inputs: Sequence[Any], error: BaseException, replayed: bool) -> list[Any]:
+    def _again(self, inputs: Sequence[Result | None], error: BaseException, failed: Run) -> list[Result]:
         """The outputs after all, where a trace was to blame for `error`; or the error that names the node that failed.
 
         The plan is run again, one node computed after the other: MLX is lazy, and fails where something is read, which
@@ -221,10 +242,15 @@ class Program:
             TranslationError: it fails again, or was one to begin with.
         """
         try:
-            outputs = self._attempt(inputs, Run(eager=True))
-            if replayed and self.compiler is not None:
+            outputs: list[Result] = []
+            if not failed.gave_up:
+                run = Run(eager=True)
+                outputs = self._build(inputs, run)
+                self._compute(outputs, run)
+            if failed.replayed and self.compiler is not None:
                 self.compiler.forget()
-                return outputs
+                if outputs:
+                    return outputs
         except TranslationError as found:
             raise found from found.__cause__ or error
         except Exception:  # it is the first that counts
@@ -302,7 +328,7 @@ class Program:
                 else:
                     self._step_told(bound, frame, run.recording)
                 if run.eager:
-                    self._compute(bound, frame)
+                    self._compute_step(bound, frame)
                 if run.checks and (run.eager or len(run.checks) > MOST_CHECKS) and not run.tracing:
                     run.settle()
             except (TranslationError, KeyboardInterrupt, GraphBreak):
@@ -322,7 +348,7 @@ class Program:
         span.arguments["outputs"] = frame.seen(step.outputs)
         recording.overhead += perf_counter_ns() - began - span.took
 
-    def _compute(self, bound: _Bound, frame: Frame) -> None:
+    def _compute_step(self, bound: _Bound, frame: Frame) -> None:
         """Compute what a step gave before the next one is translated."""
         node = bound.step.node
         lazy = [frame.lazy(slot) for slot in bound.step.outputs if slot != ABSENT]

@@ -54,6 +54,7 @@ class DeviceMemory:
         self._starts: list[int] = []
         self._arrays: dict[int, tuple[Result, str]] = {}
         self._inner: dict[int, list[int]] = {}
+        self._given_up: set[int] = set()
 
     def __len__(self) -> int:
         """The number of arrays."""
@@ -76,9 +77,15 @@ class DeviceMemory:
         """Have what `allocate` gave back; 0 is nothing."""
         for each in (address, *self._inner.pop(address, ())):
             self._arrays.pop(each, None)
+            self._given_up.discard(each)
         bits = self._bits.pop(address, None)
         if bits is not None:
             self._free[bits].append(address)
+
+    def leave(self, address: int) -> None:
+        """Give up the array at an address to a run that will write there. Until it does, there is nothing to read."""
+        if self._arrays.pop(address, None) is not None:
+            self._given_up.add(address)
 
     def write(self, view: Any, array: Result) -> None:
         """Have the tensor that a TensorView describes be an evaluated array, or a copy of one on the host: on the
@@ -98,13 +105,14 @@ class DeviceMemory:
             on_device = array.size > SMALL and dtype in HELD
             array = brought(array, dtype) if on_device else unchanging(np.array(array))
         self._arrays[address] = array, dtype
+        self._given_up.discard(address)
 
     def read(self, view: Any) -> Result:
         """The tensor that a TensorView describes: MLX's array, or in storage form as it came from the host. Where
         nothing was written, it is of zeros.
 
         Raises:
-            ModelError: it is in another device's memory, or something else lies there.
+            ModelError: it is in another device's memory, or something else lies there, or it was lost.
         """
         dtype, shape = NAME_OF_ORT[view.element_type], shape_of(view)
         storage = STORAGE[dtype]
@@ -115,6 +123,10 @@ class DeviceMemory:
         if array is None:
             if address != self._block(address):
                 raise ModelError("part of a tensor was to be read on the device, where opgraft has only whole ones")
+            if address in self._given_up:
+                raise ModelError(
+                    "a value was lost to a run that failed, whose output was to take its place: write it anew"
+                )
             return np.zeros(shape, storage)
         return array if array.shape == shape and written == dtype else _seen_as(array, written, shape, dtype)
 

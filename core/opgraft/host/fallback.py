@@ -10,6 +10,7 @@ import numpy as np
 
 from opgraft import ort_values
 from opgraft.engine import ConstantStore, Program
+from opgraft.engine.program import Claim
 from opgraft.engine.results import Result, brought, check_types, stored
 from opgraft.errors import ModelError, text_of
 from opgraft.graph import Array, Graph, Initializer
@@ -48,8 +49,10 @@ class Fallback:
         self._lock = threading.Lock()
         self._session: Any = None
 
-    def run(self, inputs: Sequence[Result], recording: Recording | None = None) -> Sequence[Result]:
-        """As `Program.run`.
+    def run(
+        self, inputs: Sequence[Result | None], recording: Recording | None = None, claim: Claim | None = None
+    ) -> Sequence[Result]:
+        """As `Program.run`; but that no input is given up, which may be needed once more.
 
         Raises:
             ModelError: the CPU execution provider fails too; the message is its own.
@@ -65,7 +68,7 @@ class Fallback:
         except Exception as error:
             return self._instead(inputs, error)
 
-    def _instead(self, inputs: Sequence[Result], error: Exception) -> Sequence[Result]:
+    def _instead(self, inputs: Sequence[Result | None], error: Exception) -> Sequence[Result]:
         try:
             with self._lock:
                 if self._session is None and self._elements is not None:
@@ -84,8 +87,12 @@ class Fallback:
                 self._warn(f"subgraph {self.plan.name!r} failed, and runs on the CPU EP from now on: {text_of(error)}")
         return results
 
-    def _on_cpu(self, inputs: Sequence[Result]) -> list[Result]:
-        by_name = {value.name: stored(array) for value, array in zip(self.plan.inputs, inputs, strict=True)}
+    def _on_cpu(self, inputs: Sequence[Result | None]) -> list[Result]:
+        by_name = {
+            value.name: stored(array)
+            for value, array in zip(self.plan.inputs, inputs, strict=True)
+            if array is not None
+        }
         feeds = {each.name: by_name[each.name] for each in self._session.get_inputs()}
         results = ort_values.run(self._session, feeds)
         return [
