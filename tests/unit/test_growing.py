@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +13,7 @@ import pytest
 
 from opgraft.engine import Program, parts, read_model
 from opgraft.engine.parts import Part, room_for, with_room
-from opgraft.errors import ContractError, TranslationError
+from opgraft.errors import ContractError, ModelError, TranslationError
 from opgraft.ops import Handler, Host, op
 from opgraft.plan import build_plan
 from opgraft.registry import Pack, Registry, load_registry, parse_policy
@@ -110,10 +111,10 @@ def test_a_part_leads_back_to_its_buffer() -> None:
     part = cache.past
     assert isinstance(part, Part)
     assert (part.shape, part.dtype, part.size, part.nbytes) == ((2, 5), mx.float32, 10, 40)
-    assert with_room(part, 1) is part.buffer
-    assert part.buffer.shape == (2, 16)
-    assert with_room(part.array(), 1) is not part.buffer
-    for taken, least in ((part, 0), (Part.of(part.buffer, 1, 16), 1)):
+    assert with_room(part, 1) is part.room.buffer
+    assert part.room.buffer.shape == (2, 16)
+    assert with_room(part.array(), 1) is not part.room.buffer
+    for taken, least in ((part, 0), (Part.of(part.room.buffer, 1, 16), 1)):
         padded = np.array(with_room(taken, least))
         assert padded.shape == ((16, 5), (2, 32))[least]
         np.testing.assert_array_equal(padded[: taken.shape[0], : taken.shape[1]], np.array(taken))
@@ -132,6 +133,91 @@ def test_two_sequences_go_on_from_one_past() -> None:
         second.run(new)
         third.run(1)
         first.run(2)
+
+
+def test_rows_are_added_where_the_others_are() -> None:
+    cache = Cache(program_of(), on_device=True)
+    for new in (3, 1, 1, 1):
+        cache.run(new)
+    first = cache.past
+    room, before = first.room, np.array(first)
+    for _ in range(5):
+        cache.run(1)
+        assert cache.past.room is room
+        np.testing.assert_array_equal(np.array(first), before)
+    other = Cache(cache.program, on_device=True)
+    other.past, other.rows = first, before
+    other.run(1)
+    assert other.past.room is not room  # whose next row is another sequence's
+    cache.run(1)
+    assert cache.past.room is room
+
+
+def test_memory_that_is_added_to_is_not_copied() -> None:
+    program = program_of()
+    past: Any = np.zeros((2**16, 1), np.float32)
+    rows = np.ones((2**16, 1), np.float32)
+    for number in range(2, 12):
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        past, _ = program.run([past, rows, np.array([number])])
+        if number > 8:
+            assert mx.get_peak_memory() - before < 1.5 * past.room.buffer.nbytes  
+    np.testing.assert_array_equal(np.array(past)[:, 1:], 2)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_that_fails_with_what_it_was_lent(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(program_of(), on_device=True)
+    for new in (3, 1, 1, 1):
+        cache.run(new)
+
+    def fail(program: Program, lazy: Any, run: Any) -> None:
+        if begun:
+            for loan in run.loans:
+                loan.begin()
+        raise RuntimeError("out of everything")
+
+    compute = Program._compute
+    monkeypatch.setattr(Program, "_compute", fail)
+    with pytest.raises(TranslationError, match="out of everything"):
+        cache.run(1)
+    monkeypatch.setattr(Program, "_compute", compute)
+    if begun:
+        with pytest.raises(ModelError, match="lost to a run that failed"):
+            cache.run(1)
+    else:
+        cache.run(1)
+
+
+def test_what_is_claimed_fails_before_anything_is_lost() -> None:
+    cache = Cache(program_of(), on_device=True)
+    for new in (3, 1, 1, 1):
+        cache.run(new)
+
+    def refuse(results: Any) -> list[int]:
+        raise ValueError("no place")
+
+    inputs = [cache.past, np.ones((2, 1), np.float32), np.array([7])]
+    with pytest.raises(ValueError, match="no place"):
+        cache.program.run(inputs, None, refuse)
+    cache.run(1)
+
+
+def test_threads_go_on_from_one_past() -> None:
+    program = program_of()
+    first = Cache(program, on_device=True)
+    for new in (3, 1, 1, 1):
+        first.run(new)
+
+    def work(_: int) -> None:
+        own = Cache(program, on_device=True)
+        own.past, own.rows = first.past, first.rows
+        for new in (1, 1, 2, 1, 9, 1, 1):
+            own.run(new)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(64)))
 
 
 def test_a_buffer_that_does_not_grow_is_taken_as_it_is() -> None:

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from opgraft.engine.lanes import Lane
+from opgraft.engine.parts import Loan
 from opgraft.engine.told import brought, evaluate, read_back, told_value
 from opgraft.errors import TranslationError
 from opgraft.ops.arrays import as_held, to_device, to_host, unchanging
@@ -45,6 +46,7 @@ class Run:
         tracing: the steps are being traced: there is no data to read.
         breaks: how often something was asked that differs from run to run: data, or random bits.
         gave_up: some of the inputs are lost, so that there is no trying again.
+        loans: the buffers that it adds to.
         checks: those that are open.
         recording: gets what happens, where somebody wants to know.
     """
@@ -56,6 +58,7 @@ class Run:
     tracing: bool = False
     breaks: int = 0
     gave_up: bool = False
+    loans: list[Loan] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     recording: Recording | None = None
 
@@ -68,6 +71,12 @@ class Run:
         self.breaks += 1
         if self.tracing:
             raise GraphBreak
+
+    def give_back(self, *, computed: bool) -> None:
+        """The buffers that were lent are there again, or what became of them."""
+        for loan in self.loans:
+            loan.give_back(computed=computed)
+        self.loans.clear()
 
     def random_key(self) -> mx.array:
         """A key that no other call gave."""

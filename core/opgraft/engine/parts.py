@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
 
+from opgraft.errors import ModelError
 from opgraft.graph import Array
 from opgraft.ops.arrays import to_device, to_host
 
@@ -15,27 +18,95 @@ LEAST_ROOM: Final = 256
 """The room of a buffer is a multiple of it, or of about an eighth of itself."""
 
 
+class Room:
+    """A buffer of which the first `filled` entries along an axis are taken. Threads may share it.
+
+    A run that adds to what is there lends it to MLX, which writes into it: what is read meanwhile waits.
+    """
+
+    def __init__(self, buffer: mx.array, axis: int, filled: int) -> None:
+        self.shape = buffer.shape
+        self.dtype = buffer.dtype
+        self.axis = axis
+        self.filled = filled
+        self._buffer: mx.array | None = buffer
+        self._lock = threading.Lock()
+
+    @property
+    def buffer(self) -> mx.array:
+        """The buffer.
+
+        Raises:
+            ModelError: it was lost to a run that failed.
+        """
+        with self._lock:
+            if self._buffer is None:
+                raise ModelError("a cache was lost to a run that failed while it wrote there: begin anew")
+            return self._buffer
+
+    def lend(self, filled_before: int, grown: mx.array, filled: int) -> Loan | None:
+        """Give the buffer up to a run that makes `grown` of it, of which `filled` entries are taken; None where others
+        are doing so, or have added to it. What is lent must be given back."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        if self._buffer is None or (self.filled, self.shape) != (filled_before, grown.shape):
+            self._lock.release()
+            return None
+        loan = Loan(self, self._buffer, self.filled, grown, filled)
+        self._buffer = None
+        return loan
+
+    def _put_back(self, buffer: mx.array | None, filled: int) -> None:
+        self._buffer, self.filled = buffer, filled
+        self._lock.release()
+
+
+@dataclass(slots=True)
+class Loan:
+    """A buffer that was lent, with what was taken of it, and what it becomes."""
+
+    room: Room
+    before: mx.array | None
+    filled_before: int
+    after: mx.array
+    filled_after: int
+
+    def begin(self) -> None:
+        """From now on, MLX may write into the buffer."""
+        self.before = None
+
+    def give_back(self, *, computed: bool) -> None:
+        """The run has come to its end."""
+        if computed:
+            self.room._put_back(self.after, self.filled_after)
+        else:
+            self.room._put_back(self.before, self.filled_before)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Part:
     """The first entries of an evaluated buffer along an axis. It stands for an array, of which MLX need not know."""
 
-    buffer: mx.array
-    axis: int
+    room: Room
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, buffer: mx.array, axis: int, length: int) -> Part:
         """The first `length` entries along `axis`."""
-        shape = buffer.shape
-        return cls(buffer, axis, (*shape[:axis], length, *shape[axis + 1 :]))
+        return cls.in_room(Room(buffer, axis, length), length)
+
+    @classmethod
+    def in_room(cls, room: Room, length: int) -> Part:
+        """The first `length` entries of a room."""
+        return cls(room, (*room.shape[: room.axis], length, *room.shape[room.axis + 1 :]))
 
     @property
     def dtype(self) -> mx.Dtype:
-        return self.buffer.dtype
+        return self.room.dtype
 
     @property
     def size(self) -> int:
-        return self.buffer.size // self.buffer.shape[self.axis] * self.shape[self.axis]
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +114,8 @@ class Part:
 
     def array(self) -> mx.array:
         """The array, which has the buffer's memory; to be evaluated."""
-        return self.buffer[(*[slice(None)] * self.axis, slice(self.shape[self.axis]))]
+        axis = self.room.axis
+        return self.room.buffer[(*[slice(None)] * axis, slice(self.shape[axis]))]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(to_host(self.array()), dtype, copy=True if copy is None else copy)
@@ -53,8 +125,8 @@ def with_room(array: mx.array | Array | Part, axis: int) -> mx.array:
     """A buffer that begins with `array`, and has room for one entry more at least: its own, where it is part of one."""
     length = array.shape[axis]
     if isinstance(array, Part):
-        if array.axis == axis and array.buffer.shape[axis] > length:
-            return array.buffer
+        if array.room.axis == axis and array.room.shape[axis] > length:
+            return array.room.buffer
         array = array.array()
     widths = [(0, 0)] * len(array.shape)
     widths[axis] = 0, room_for(length + 1) - length

@@ -199,37 +199,45 @@ class Program:
             alone = recording is not None and recording.each_alone
             run = Run(streams, eager=alone, compiles=not alone, recording=recording)
             try:
-                results = self._build(inputs, run)
+                results, lazy = self._build(inputs, run)
             except (KeyboardInterrupt, ModelError):
                 raise
             except BaseException as error:
                 return self._again(inputs, error, run)
-            if claim is not None and isinstance(inputs, list):
-                for index in claim(results):
-                    inputs[index] = None
-                    run.gave_up = True
             try:
-                self._compute(results, run)
-            except KeyboardInterrupt:
+                if claim is not None and isinstance(inputs, list):
+                    for index in claim(results):
+                        inputs[index] = None
+                        run.gave_up = True
+            except BaseException:
+                run.give_back(computed=False)
                 raise
+            try:
+                self._compute(lazy, run)
             except BaseException as error:
+                run.give_back(computed=False)
+                if isinstance(error, KeyboardInterrupt):
+                    raise
                 return self._again(inputs, error, run)
+            run.give_back(computed=True)
             return results
 
-    def _build(self, inputs: Sequence[Result | None], run: Run) -> list[Result]:
-        """The outputs, yet to be computed."""
+    def _build(self, inputs: Sequence[Result | None], run: Run) -> tuple[list[Result], list[mx.array]]:
+        """The outputs, and the arrays that are yet to be computed for them."""
         length = self._length_to_grow(inputs)
         has_room = bool(length) and self._grows and run.compiles and self.compiler is not None
         frame = self._first_frame(inputs, run, length if has_room else None)
         self.execute(frame)
-        parts = {} if length is None else self._parts(frame, length)
-        return [parts[slot] if slot in parts else self._result(frame, slot) for slot in self.plan.outputs]
+        outputs = [self._result(frame, slot) for slot in self.plan.outputs]
+        parts = {} if length is None else self._parts(frame, inputs, length)
+        results = [parts.get(slot, output) for slot, output in zip(self.plan.outputs, outputs, strict=True)]
+        return results, [each for each in outputs if isinstance(each, mx.array)]
 
-    def _compute(self, results: Sequence[Result], run: Run) -> None:
-        """Compute outputs, and judge the run's data."""
-        lazy = [each.buffer if isinstance(each, Part) else each for each in results]
-        arrays = [each for each in lazy if isinstance(each, mx.array)]
-        evaluate(run.recording, arrays + [check.holds for check in run.checks])
+    def _compute(self, lazy: Sequence[mx.array], run: Run) -> None:
+        """Compute what was built, and judge the run's data."""
+        for loan in run.loans:
+            loan.begin()
+        evaluate(run.recording, [*lazy, *(check.holds for check in run.checks)])
         run.settle()
 
     def _again(self, inputs: Sequence[Result | None], error: BaseException, failed: Run) -> list[Result]:
@@ -245,8 +253,8 @@ class Program:
             outputs: list[Result] = []
             if not failed.gave_up:
                 run = Run(eager=True)
-                outputs = self._build(inputs, run)
-                self._compute(outputs, run)
+                outputs, lazy = self._build(inputs, run)
+                self._compute(lazy, run)
             if failed.replayed and self.compiler is not None:
                 self.compiler.forget()
                 if outputs:
@@ -286,21 +294,39 @@ class Program:
         lengths = {None if inputs[slot] is None else inputs[slot].shape[axis] for slot, axis in self._axes.items()}
         return lengths.pop() if len(lengths) == 1 else None
 
-    def _parts(self, frame: Frame, length: int) -> dict[int, Part]:
+    def _parts(self, frame: Frame, inputs: Sequence[Result | None], length: int) -> dict[int, Part]:
         """What counts of the outputs that came out of buffers; whether there was something new in them decides whether
-        the next ones get room."""
-        parts: dict[int, Part] = {}
+        the next ones get room.
+
+        A buffer of an input that nobody else has added to is lent to the run, which adds to it where it is: the run's
+        data is judged before.
+        """
+        found: list[tuple[int, mx.array, int, int, Result | None]] = []
         grew = False
         for each in self.growing:
             host = {name: frame.on_host(slot) for name, slot in each.host.items()} if frame.has_room else {}
             axis = each.growth.axis
-            for _, slot in each.pairs:
+            for given, slot in each.pairs:
                 array = frame.anything(slot)
                 size = each.growth.length(each.step.node, host, length) if frame.has_room else array.shape[axis]
                 if array.shape[axis] > size:
-                    parts[slot] = Part.of(array, axis, size)
+                    found.append((slot, array, axis, size, inputs[given]))
                 grew |= size > length
         self._grows = grew
+        run = frame.run
+        rooms = {slot: given.room for slot, *_, given in found if isinstance(given, Part)}
+        if rooms and run.checks:
+            evaluate(run.recording, [check.holds for check in run.checks])
+            run.settle()
+        parts: dict[int, Part] = {}
+        for slot, array, axis, size, _ in found:
+            room = rooms.get(slot)
+            loan = None if room is None else room.lend(length, array, size)
+            if loan is None:
+                parts[slot] = Part.of(array, axis, size)
+            else:
+                run.loans.append(loan)
+                parts[slot] = Part.in_room(loan.room, size)
         return parts
 
     def _result(self, frame: Frame, slot: int) -> Any:
