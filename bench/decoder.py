@@ -1,8 +1,8 @@
 """Greedy decoding, a token at a time: the decoders of tests/decoders on the EP, beside the same written in MLX, beside
 the CPU EP.
 
-Each side runs a prompt, then takes turns for one token each, the tokens that the CPU EP chooses; `ep`, `mlx` and `cpu`
-are seconds for a token, `difference` and `mlx_difference` how far any logits were from the CPU EP's, in parts of its
+Each side runs a prompt, then takes turns for some tokens each, one after the other, those that the CPU EP chooses; `ep`,
+`mlx` and `cpu` are seconds for a token, `difference` and `mlx_difference` how far any logits were from the CPU EP's, in parts of its
 largest, `chosen` the part of the tokens that the EP would have chosen too. In the rows `shared` the caches are buffers
 with room, which on the EP are input and output at once; in the rows `growing` each run of a session is given the caches
 that the one before gave. Both are bound, and stay on the device. `decoder.py small` takes two layers of width 256.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,11 @@ PLACES = 512
 PAUSE = 0.03
 """Seconds between two turns: ONNX Runtime's own threads go on spinning for longer than MLX's."""
 
-WARM_UPS = 20
+TOKENS = 8
+"""In a turn."""
+
+WARM_UPS = 5
+TURNS = 15
 
 KINDS: tuple[dict[str, Any], ...] = ({}, {"dtype": "float16"}, {"int4": True})
 
@@ -118,7 +123,7 @@ def quantized_product(words: mx.array, scales: mx.array, biases: mx.array, rows:
 
 
 class Turn:
-    """Decoding, a token at each call, along given tokens.
+    """Decoding, some tokens at each call, along given ones.
 
     Attributes:
         logits: those behind the prompt, and behind each token so far, (vocabulary).
@@ -126,11 +131,10 @@ class Turn:
 
     def __init__(self, generator: Any, tokens: Sequence[int]) -> None:
         self._along = along(generator, tokens)
-        self.logits: list[Array] = []
-        self()
+        self.logits = [next(self._along)]
 
     def __call__(self) -> None:
-        self.logits.append(next(self._along))
+        self.logits += islice(self._along, TOKENS)
 
     def difference(self, expected: Turn) -> float:
         """The largest of the logits' differences, in parts of the largest logit that was expected."""
@@ -143,17 +147,18 @@ class Turn:
         return float(np.mean(ours == others))
 
 
-def measured(recipe: Recipe, caches: str, turns: int) -> dict[str, Any]:
+def measured(recipe: Recipe, caches: str, turns: int = TURNS) -> dict[str, Any]:
     weights = Weights.of(recipe)
     proto = FORMS["grouped"](weights).SerializeToString()
     cpu = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
     sessions = {"ep": onnxruntime.InferenceSession(proto, opgraft.session_options()), "cpu": cpu}
     make = {"shared": partial(Shared, recipe=recipe, places=PLACES), "growing": partial(Bound, recipe=recipe)}[caches]
-    tokens = [token for token, _ in greedy(make(cpu), 1 + WARM_UPS + turns)]
+    tokens = [token for token, _ in greedy(make(cpu), 1 + (WARM_UPS + turns) * TOKENS)]
     sides = {name: Turn(make(session), tokens) for name, session in sessions.items()}
     sides["mlx"] = Turn(InMlx(weights, PLACES), tokens)
     row = {"model": f"decoder, {recipe}", "caches": caches, "device": str(mx.default_device())}
-    row |= medians(sides, turns=turns, warm_ups=WARM_UPS, pause=PAUSE)
+    found = medians(sides, turns=turns, warm_ups=WARM_UPS, pause=PAUSE)
+    row |= {name: seconds / TOKENS for name, seconds in found.items()}
     expected = sides["cpu"]
     row["difference"], row["mlx_difference"] = (sides[name].difference(expected) for name in ("ep", "mlx"))
     return row | {"chosen": sides["ep"].chosen(expected)}
@@ -166,7 +171,7 @@ def main() -> None:
             for kind in KINDS:
                 for caches in ("shared", "growing"):
                     recipe = Recipe(layers=layers, width=width, **kind)
-                    tell([measured(recipe, caches, turns=30)])
+                    tell([measured(recipe, caches)])
 
 
 if __name__ == "__main__":

@@ -99,7 +99,8 @@ class Steps:
             self._check_start(ctx, length)
         if room > past.shape[2]:
             past = mx.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)])
-        return written(past, rows, self._once(("in", room), lambda: places_in(room, self.start, self.new)))
+        start = length if isinstance(length, mx.array) and self.alone else self.start  # the same, if all is well
+        return written(past, rows, self._once(("in", room), lambda: places_in(room, start, self.new)))
 
     def _check_start(self, ctx: Context, length: int | mx.array) -> None:
         """Have new tokens come behind `length` others: those of a lone sequence right there."""

@@ -280,7 +280,7 @@ def outgrows(node: Node, total: np.ndarray, shapes: Sequence[tuple[int, ...] | N
     return node.wants(3) or past is None or len(past) != 4 or not 0 < total.max(initial=0) <= past[2]
 
 
-@group_query_attention_by_length.grows({"past_key": 1, "past_value": 2}, axis=2)
+@group_query_attention_by_length.grows({"past_key": 1, "past_value": 2}, axis=2, adds=lambda shape: shape[0] == 1)
 def places_after(node: Node, host: Mapping[str, np.ndarray], past: int) -> int:
     """How many places the caches have that come out."""
     return max(int(host["total_sequence_length"].item()), past)

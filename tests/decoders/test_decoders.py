@@ -74,6 +74,23 @@ def test_products_are_joined_as_on_a_gpu(opened, monkeypatch, recipe, caches):
         assert np.abs(logits.astype(np.float32) - wide).max() <= tolerance * np.abs(wide).max()
 
 
+@pytest.mark.parametrize("caches", ["growing, bound", "growing"])
+def test_a_mask_that_does_not_fit_what_went_before(opened, caches):
+    """It is an error, and leaves the caches as they are."""
+    recipe = Recipe()
+    tokens = [token for token, _ in greedy(MAKERS["growing"](cpu_session("grouped", recipe), recipe), 12)]
+    expected = list(along(MAKERS["growing"](cpu_session("grouped", recipe), recipe), tokens))
+    generator = MAKERS[caches](opened("grouped", recipe).session, recipe)
+    ours = along(generator, tokens)
+    for number, wanted in enumerate(expected):
+        if number in (1, 4, 8):
+            generator.length -= 1  # the mask has one token too few
+            with pytest.raises(Exception, match="seqlens_k"):
+                generator.step([tokens[number - 1]])
+            generator.length += 1
+        assert np.abs(next(ours) - wanted).max() <= 1e-3 * np.abs(wanted).max()
+
+
 @each_way
 def test_a_segment_has_at_most_two_traces(opened, monkeypatch, form, caches):
     monkeypatch.setattr(compiled, "LEAST_BUILDING", 0.0)

@@ -37,7 +37,8 @@ def appended(ctx, past, rows, total: Host):
             past = mx.pad(past, [(0, 0), (0, end - past.shape[1])])
     last = ctx.on_device(2)
     ctx.check((last >= new) & (last - new <= length), "a gap")
-    start = mx.clip(last - new, 0, past.shape[1] - new)
+    start = mx.clip(last - new, length, past.shape[1] - new) if isinstance(length, mx.array) else last - new
+    start = mx.clip(start, 0, past.shape[1] - new)
     present = mx.slice_update(past, rows, start, axes=(1,))
     return present, mx.sum(mx.where(mx.arange(present.shape[1]) < last, present, 0), axis=1)
 
@@ -47,7 +48,7 @@ def _(node, total, shapes):
     return total.item() > shapes[0][1]
 
 
-@appended.grows({"past": 0}, axis=1)
+@appended.grows({"past": 0}, axis=1, adds=lambda shape: shape[0] > 1)
 def _(node, host, past):
     return max(int(host["total"].item()), past)
 
@@ -64,14 +65,15 @@ def program_of(text: str = GRAPH, *handlers: Handler) -> Program:
 class Cache:
     """What a program with a cache was given, and what it ought to give; each run is compared."""
 
-    def __init__(self, program: Program, *, on_device: bool) -> None:
+    def __init__(self, program: Program, *, on_device: bool, many: int = 2) -> None:
         self.program = program
         self.on_device = on_device
-        self.past: Any = np.zeros((2, 0), np.float32)
-        self.rows = np.zeros((2, 0), np.float32)
+        self.past: Any = np.zeros((many, 0), np.float32)
+        self.rows = np.zeros((many, 0), np.float32)
 
     def run(self, new: int) -> None:
-        rows = np.random.default_rng(self.rows.shape[1]).integers(-9, 9, size=(2, new)).astype(np.float32)
+        size = len(self.rows), new
+        rows = np.random.default_rng(self.rows.shape[1]).integers(-9, 9, size=size).astype(np.float32)
         total = np.array([self.rows.shape[1] + new])
         present, total_sum = self.program.run([self.past, rows, total])
         self.rows = np.concatenate([self.rows, 2 * rows], axis=1)
@@ -153,6 +155,15 @@ def test_rows_are_added_where_the_others_are() -> None:
     assert cache.past.room is room
 
 
+def test_one_that_writes_elsewhere_too_gets_a_copy() -> None:
+    cache = Cache(program_of(), on_device=True, many=1)
+    rooms = []
+    for new in (3, 1, 1, 1, 1):
+        cache.run(new)
+        rooms.append(getattr(cache.past, "room", None))
+    assert None not in rooms[2:] and len(set(rooms[2:])) == 3
+
+
 def test_memory_that_is_added_to_is_not_copied() -> None:
     program = program_of()
     past: Any = np.zeros((2**16, 1), np.float32)
@@ -162,7 +173,7 @@ def test_memory_that_is_added_to_is_not_copied() -> None:
         before = mx.get_active_memory()
         past, _ = program.run([past, rows, np.array([number])])
         if number > 8:
-            assert mx.get_peak_memory() - before < 1.5 * past.room.buffer.nbytes  
+            assert mx.get_peak_memory() - before < 1.5 * past.room.buffer.nbytes
     np.testing.assert_array_equal(np.array(past)[:, 1:], 2)
 
 

@@ -75,8 +75,12 @@ class Loan:
         """From now on, MLX may write into the buffer."""
         self.before = None
 
+    def end(self) -> None:
+        """MLX has written: what was taken before is as it was."""
+        self.before = self.after
+
     def give_back(self, *, computed: bool) -> None:
-        """The run has come to its end."""
+        """The run has come to its end; what it added counts where it was `computed`, and is as it should be."""
         if computed:
             self.room._put_back(self.after, self.filled_after)
         else:

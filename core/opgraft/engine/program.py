@@ -238,6 +238,8 @@ class Program:
         for loan in run.loans:
             loan.begin()
         evaluate(run.recording, [*lazy, *(check.holds for check in run.checks)])
+        for loan in run.loans:
+            loan.end()
         run.settle()
 
     def _again(self, inputs: Sequence[Result | None], error: BaseException, failed: Run) -> list[Result]:
@@ -298,35 +300,26 @@ class Program:
         """What counts of the outputs that came out of buffers; whether there was something new in them decides whether
         the next ones get room.
 
-        A buffer of an input that nobody else has added to is lent to the run, which adds to it where it is: the run's
-        data is judged before.
+        A buffer that nobody else has added to is lent to the run, where it only adds to it.
         """
-        found: list[tuple[int, mx.array, int, int, Result | None]] = []
+        parts: dict[int, Part] = {}
         grew = False
         for each in self.growing:
+            growth, axis = each.growth, each.growth.axis
             host = {name: frame.on_host(slot) for name, slot in each.host.items()} if frame.has_room else {}
-            axis = each.growth.axis
             for given, slot in each.pairs:
-                array = frame.anything(slot)
-                size = each.growth.length(each.step.node, host, length) if frame.has_room else array.shape[axis]
-                if array.shape[axis] > size:
-                    found.append((slot, array, axis, size, inputs[given]))
+                array, before = frame.anything(slot), inputs[given]
+                size = growth.length(each.step.node, host, length) if frame.has_room else array.shape[axis]
                 grew |= size > length
+                if array.shape[axis] <= size:
+                    continue
+                loan = None
+                if isinstance(before, Part) and growth.adds(before.shape):
+                    loan = before.room.lend(length, array, size)
+                if loan is not None:
+                    frame.run.loans.append(loan)
+                parts[slot] = Part.of(array, axis, size) if loan is None else Part.in_room(loan.room, size)
         self._grows = grew
-        run = frame.run
-        rooms = {slot: given.room for slot, *_, given in found if isinstance(given, Part)}
-        if rooms and run.checks:
-            evaluate(run.recording, [check.holds for check in run.checks])
-            run.settle()
-        parts: dict[int, Part] = {}
-        for slot, array, axis, size, _ in found:
-            room = rooms.get(slot)
-            loan = None if room is None else room.lend(length, array, size)
-            if loan is None:
-                parts[slot] = Part.of(array, axis, size)
-            else:
-                run.loans.append(loan)
-                parts[slot] = Part.in_room(loan.room, size)
         return parts
 
     def _result(self, frame: Frame, slot: int) -> Any:

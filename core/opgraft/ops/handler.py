@@ -200,12 +200,14 @@ class Growth:
         outputs: for each such input, by its name, the index of the output that it becomes.
         axis: along which both have room.
         length: tells how long the outputs are.
+        adds: tells of the shape of such an input, whether nothing is written before its end.
         inputs, host: the indices of those inputs, and of the `Host` inputs, by name.
     """
 
     outputs: Mapping[str, int]
     axis: int
     length: Grown
+    adds: Callable[[tuple[int, ...]], bool]
     inputs: Mapping[str, int]
     host: Mapping[str, int]
 
@@ -364,7 +366,13 @@ class Handler:
 
         return decorate
 
-    def grows(self, outputs: Mapping[str, int], *, axis: int) -> Callable[[G], G]:
+    def grows(
+        self,
+        outputs: Mapping[str, int],
+        *,
+        axis: int,
+        adds: Callable[[tuple[int, ...]], bool] = lambda shape: False,
+    ) -> Callable[[G], G]:
         """Say that inputs may come with more room than their elements take, as a decorator: caches, to which each run
         adds a row. Such an input is longer along `axis` than the value that it stands for, which `ctx.length` tells;
         what lies behind is to be passed over. Where the new rows fit into that room, the outputs are as long as the
@@ -373,6 +381,8 @@ class Handler:
         Args:
             outputs: the inputs by name, each with the index of the output that it becomes.
             axis: the axis along which they grow.
+            adds: tells of the shape of such an input whether the translator writes only behind its length, whatever the
+                data of the other inputs are: then it may write into the memory of those before.
 
         Raises:
             ContractError: no input is of that name.
@@ -381,7 +391,7 @@ class Handler:
 
         def decorate(function: G) -> G:
             host = {each.name: index for index, each in enumerate(self.signature.inputs) if each.place is Place.HOST}
-            self.growth = Growth(dict(outputs), axis, function, inputs, host)
+            self.growth = Growth(dict(outputs), axis, function, adds, inputs, host)
             return function
 
         return decorate
