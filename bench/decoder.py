@@ -1,11 +1,12 @@
 """Greedy decoding, a token at a time: the decoders of tests/decoders on the EP, beside the same written in MLX, beside
 the CPU EP.
 
-Each side runs a prompt, then takes turns for some tokens each, one after the other, those that the CPU EP chooses; `ep`,
-`mlx` and `cpu` are seconds for a token, `difference` and `mlx_difference` how far any logits were from the CPU EP's, in parts of its
-largest, `chosen` the part of the tokens that the EP would have chosen too. In the rows `shared` the caches are buffers
-with room, which on the EP are input and output at once; in the rows `growing` each run of a session is given the caches
-that the one before gave. Both are bound, and stay on the device. `decoder.py small` takes two layers of width 256.
+Each side runs a prompt, then takes turns for some tokens each, one after the other, those that the CPU EP chooses;
+`ep`, `mlx` and `cpu` are seconds for a token, `difference` and `mlx_difference` how far any logits were from the CPU
+EP's, in parts of its largest, `chosen` the part of the tokens that the EP would have chosen too. In the rows `shared`
+the caches are buffers with room, which on the EP are input and output at once; in the rows `growing` each run of a
+session is given the caches that the one before gave. Both are bound, and stay on the device. `decoder.py small` takes
+two layers of width 256.
 """
 
 from __future__ import annotations

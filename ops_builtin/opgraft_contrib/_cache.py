@@ -93,20 +93,22 @@ class Steps:
             return rows
         check_shape("a cache", past, [rows.shape[0], rows.shape[1], None, rows.shape[3]])
         if self.follows(past, room):
-            self._check_start(ctx, length)
+            self._check_start(ctx, length, right_there=True)
             return mx.concatenate([past, rows], axis=2)
         if isinstance(length, mx.array):
-            self._check_start(ctx, length)
+            self._check_start(ctx, length, right_there=self.alone)
+        elif room > past.shape[2]:
+            self._check_start(ctx, length, right_there=False)
         if room > past.shape[2]:
             past = mx.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)])
         start = length if isinstance(length, mx.array) and self.alone else self.start  # the same, if all is well
         return written(past, rows, self._once(("in", room), lambda: places_in(room, start, self.new)))
 
-    def _check_start(self, ctx: Context, length: int | mx.array) -> None:
-        """Have new tokens come behind `length` others: those of a lone sequence right there."""
+    def _check_start(self, ctx: Context, length: int | mx.array, *, right_there: bool) -> None:
+        """Have new tokens come where `length` others end, or before; or just there."""
         text = "seqlens_k is not that of the past and the new tokens"
-        key = text, length if isinstance(length, int) else None
-        self._once(key, lambda: ctx.check(self.start == length if self.alone else self.start <= length, text))
+        key = text, right_there, length if isinstance(length, int) else None
+        self._once(key, lambda: ctx.check(self.start == length if right_there else self.start <= length, text))
 
     def mask(self, room: int, causal: int, window: int, past: mx.array | None) -> mx.array | str | None:
         """Which of the keys in a cache of `room` places each new token attends, (B, 1, S, room)."""
