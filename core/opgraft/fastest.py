@@ -28,6 +28,12 @@ from opgraft.samples import drawn_inputs
 
 T = TypeVar("T")
 
+MOST_SECONDS: Final = 5.0
+"""A cluster that takes longer for a run of its steps is left to the CPU EP: making a session must come to an end."""
+
+MOST_SECONDS_OF_ALL: Final = 60.0
+"""So long may the CPU EP take for the values that clusters are tried on."""
+
 WINS: Final = 0.9
 """A cluster is claimed where it takes at most this part of the CPU EP's time. A tie goes to the CPU EP."""
 
@@ -176,7 +182,7 @@ class Placer:
             part = extracted(graph, makers(graph, computed), computed)
             session = self.sessions.on_cpu(part)
             feeds = {each.name: found[each.name] for each in session.get_inputs()}
-            found.update(zip(computed, ort_values.run(session, feeds), strict=True))
+            found.update(zip(computed, ort_values.run(session, feeds, MOST_SECONDS_OF_ALL), strict=True))
         return _Values(found, assumed)
 
     def _model_inputs(self, graph: Graph) -> tuple[dict[str, Array], str]:
@@ -200,6 +206,7 @@ class Placer:
                 values = _Values(sample.inputs, _named(sample.sizes, sample.assumed))
             inputs = {value.name: np.asarray(values.arrays[value.name], order="C") for value in cluster.inputs}
             program = Program(build_plan(cluster, list(inputs), outputs), self.registry, self.device)
+            program.most_seconds = MOST_SECONDS
             given = list(inputs.values())
 
             def here() -> None:

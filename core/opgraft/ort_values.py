@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -23,17 +25,46 @@ _FOREIGN: Final = {name: storage for name, storage in STORAGE.items() if storage
 """The storage types of the element types that NumPy lacks."""
 
 
-def run(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+def run(session: Any, feeds: Mapping[str, Any], seconds: float | None = None) -> list[Any]:
     """What `session.run` gives for `feeds`, and for element types that NumPy lacks.
 
     Those go in as arrays of ml_dtypes or in storage form (bfloat16 as its 16 bits, int4 as int8), and come out in
     storage form.
+
+    Args:
+        seconds: after so many, ONNX Runtime gives the run up before the next node, and raises.
+
+    Raises:
+        ModelError: there are strings beside them, or strings that Python cannot read.
     """
     dtypes = {info.name: DTYPE_OF_TEXT.get(info.type, "") for info in (*session.get_inputs(), *session.get_outputs())}
     if not _FOREIGN.keys() & dtypes.values():
-        return list(session.run(None, dict(feeds)))
+        try:
+            with _ended_after(seconds) as options:
+                return list(session.run(None, dict(feeds), options))
+        except UnicodeDecodeError as error:
+            raise ModelError(f"an output holds text that is no UTF-8: Python gets none of it ({error})") from error
     given = {name: _ort_value(value, dtypes[name]) for name, value in feeds.items()}
-    return [_array(value) for value in session.run_with_ort_values(None, given)]
+    with _ended_after(seconds) as options:
+        return [_array(value) for value in session.run_with_ort_values(None, given, options)]
+
+
+@contextmanager
+def _ended_after(seconds: float | None) -> Iterator[Any]:
+    """The options of a run that ends after so many seconds."""
+    if seconds is None:
+        yield None
+        return
+    from onnxruntime import RunOptions
+
+    options = RunOptions()
+    timer = threading.Timer(seconds, lambda: setattr(options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield options
+    finally:
+        timer.cancel()
 
 
 def bound_run(session: Any, feeds: Mapping[str, Any]) -> Callable[[], None]:

@@ -113,6 +113,11 @@ def celu(X, *, alpha=1.0):
     return joined(X, alpha * mx.expm1(below_zero(X) / alpha))
 
 
+@celu.condition
+def _(node, *, alpha):
+    node.require(alpha and isfinite(alpha), f"alpha is {alpha}, and must be finite, and not 0")
+
+
 @op("Gelu", since=20, dtypes=FLOATS, layout=Layout.ANY)
 @in_float32
 def gelu(X, *, approximate="none"):

@@ -236,3 +236,8 @@ def test_endless_attributes_are_declined(operator, alpha):
 def test_dropout_of_no_share(ratio, training):
     inputs = np.ones(4, np.float32), np.array(ratio, np.float32), *training
     check_refused("Dropout", *inputs, match="is not at least 0 and less than 1")
+
+
+@pytest.mark.parametrize("alpha", [0.0, math.inf, math.nan])
+def test_celu_divides_by_alpha(alpha):
+    check_declined("Celu", np.ones(3, np.float32), alpha=alpha, because="must be finite, and not 0")

@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import onnx.parser
 import pytest
 
+from opgraft.engine import Program, compiled, read_model
+from opgraft.errors import TranslationError
 from opgraft.ops import Handler
-from opgraft.registry import Pack, Registry, parse_policy
+from opgraft.plan import build_plan
+from opgraft.registry import Pack, Registry, load_registry, parse_policy
 from opgraft.registry.packs import plugins_of
 from opgraft.testing import check_node, check_over
 
@@ -68,6 +72,33 @@ def test_more_of_the_handlers(written: dict[str, Any]) -> None:
         return np.sqrt(np.square(points[:, None] - others[None]).sum(-1))
 
     check_over(distances, "N D", "M D?", reference=reference, dtypes={"float32"}, sizes=(1, 4))
+
+
+def test_the_cache_that_grows(written: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    np = written["np"]
+    monkeypatch.setattr(compiled, "LEAST_BUILDING", 0.0)
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    registry = Registry(
+        [Pack("own", plugins=(written["cached"],)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
+    )
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
+        g (float[P, 4] past, float[M, 4] rows, int64[1] total) => (float[T, 4] y) {
+            turned = Neg (rows) y = acme.Cached (past, turned, total)
+        }"""
+    )
+    program = Program(build_plan(read_model(model, registry.definitions)), registry, "cpu")
+    past: Any = np.zeros((0, 4), np.float32)
+    expected = past
+    for number in range(100):
+        rows = np.full((7 if number % 50 == 0 else 1, 4), number, np.float32)
+        expected = np.concatenate([expected, -rows])
+        (past,) = program.run([past, rows, np.array([len(expected)])])
+        np.testing.assert_array_equal(np.array(past), expected)
+    assert program.compiler is not None
+    assert program.compiler.counts.traced <= 2
+    with pytest.raises(TranslationError, match="total is not how many there are"):
+        program.run([past, rows, np.array([len(expected) + 5])])
 
 
 def test_the_stopwatch(written: dict[str, Any]) -> None:

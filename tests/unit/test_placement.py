@@ -144,6 +144,27 @@ def test_a_cluster_that_fails_is_left_to_the_cpu_with_that_reason(monkeypatch: p
     assert assignment(session_of(model, {})) == {"CPUExecutionProvider": [1]}
 
 
+@pytest.mark.parametrize("behind", ["", "z = Relu (y)"], ids=["the cluster itself", "the one before it"])
+def test_a_session_is_made_though_the_model_runs_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, behind: str
+) -> None:
+    registry = {"registry": denying(tmp_path, ["Loop"])} if behind else {}
+    monkeypatch.setattr(fastest, "MOST_SECONDS", 0.3)
+    monkeypatch.setattr(fastest, "MOST_SECONDS_OF_ALL", 0.3)
+    output = "z" if behind else "y"
+    model = parsed(
+        f"""g (float[2] x) => (float[2] {output}) <int64 n = {{2000000000}}, bool on = {{1}}> {{
+            y = Loop (n, on, x) <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) {{
+                d = Identity (c) w = Sin (v)
+            }}> {behind}
+        }}"""
+    )
+    began = time.monotonic()
+    for decisions in decided_session(model, {"placement": "fastest", "device": "cpu", **registry}):
+        assert not any(decision.claimed and decision.node.op_type == "Loop" for decision in decisions.decisions)
+    assert time.monotonic() - began < 30
+
+
 def test_what_the_cpu_has_no_kernel_for_is_claimed() -> None:
     """Otherwise no session could be made."""
     node = helper.make_node("Sin", ["x"], ["y"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import mlx.core as mx
@@ -26,6 +27,10 @@ class GraphBreak(Exception):
     """What only a run can know was asked for while its steps were traced."""
 
 
+class Overdue(Exception):
+    """A run took longer than it may."""
+
+
 @dataclass(slots=True)
 class Check:
     """What must hold of a run's data, yet to be computed, and the error where it does not."""
@@ -45,6 +50,7 @@ class Run:
         replayed: some have been.
         tracing: the steps are being traced: there is no data to read.
         breaks: how often something was asked that differs from run to run: data, or random bits.
+        until: when it is overdue, by `perf_counter`.
         gave_up: some of the inputs are lost, so that there is no trying again.
         loans: the buffers that it adds to.
         checks: those that are open.
@@ -57,6 +63,7 @@ class Run:
     replayed: bool = False
     tracing: bool = False
     breaks: int = 0
+    until: float = inf
     gave_up: bool = False
     loans: list[Loan] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
-from math import prod
-from time import perf_counter_ns
+from math import inf, prod
+from time import perf_counter, perf_counter_ns
 from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
 
 from opgraft.engine.compiled import Compiler
-from opgraft.engine.frame import Check, Frame, GraphBreak, Run
+from opgraft.engine.frame import Check, Frame, GraphBreak, Overdue, Run
 from opgraft.engine.fusing import fusing_on
 from opgraft.engine.growing import growing_steps
 from opgraft.engine.lanes import lane
@@ -113,6 +113,9 @@ class Program:
         constants: where converted constants are shared between programs of one session.
         is_body: True for a control-flow body, whose outputs may decide what runs next.
 
+    Attributes:
+        most_seconds: a run that is not done with its steps after so many is given up.
+
     Raises:
         TranslationError: a step that no handler claims.
     """
@@ -140,6 +143,7 @@ class Program:
         self.read_as_data = frozenset(slot for each in self.growing for slot in each.host.values())
         self.length_slot = len(plan.values)
         self._grows = False
+        self.most_seconds = inf
         steering = {slot for slot in plan.outputs if is_body and _steers(plan.values[slot])}
         self.wanted = wanted = self._wanted_on_host(steering, candidates, bodies)
         self.captures_on_host = tuple(slot in wanted for slot in range(len(plan.inputs), plan.first_constant))
@@ -192,15 +196,17 @@ class Program:
         Raises:
             ModelError: `inputs` are not as many as the plan has, or not arrays.
             TranslationError: a node failed; the message names it and says what to do.
+            Overdue: it took longer than `most_seconds`.
         """
         if len(inputs) != len(self.plan.inputs):
             raise ModelError(f"{self.plan.name!r} takes {len(self.plan.inputs)} inputs, and {len(inputs)} were given")
         with lane(self.device) as streams:
             alone = recording is not None and recording.each_alone
             run = Run(streams, eager=alone, compiles=not alone, recording=recording)
+            run.until = perf_counter() + self.most_seconds
             try:
                 results, lazy = self._build(inputs, run)
-            except (KeyboardInterrupt, ModelError):
+            except (KeyboardInterrupt, ModelError, Overdue):
                 raise
             except BaseException as error:
                 return self._again(inputs, error, run)
@@ -341,6 +347,8 @@ class Program:
         """Run the steps from number `first` on, up to `end`."""
         run = frame.run
         for bound in self._bound[first:end]:
+            if run.until < inf and perf_counter() > run.until:
+                raise Overdue("it takes too long")
             try:
                 if run.recording is None:
                     self._step(bound, frame)
@@ -350,7 +358,7 @@ class Program:
                     self._compute_step(bound, frame)
                 if run.checks and (run.eager or len(run.checks) > MOST_CHECKS) and not run.tracing:
                     run.settle()
-            except (TranslationError, KeyboardInterrupt, GraphBreak):
+            except (TranslationError, KeyboardInterrupt, GraphBreak, Overdue):
                 raise
             except BaseException as error:  # one that exits must not end its host
                 raise self._failure(bound, frame, error) from error
