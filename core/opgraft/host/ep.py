@@ -160,8 +160,7 @@ class ExecutionProvider:
                 inputs, outputs = value_names(fused)
                 with read_graph(ort_graph) as live:
                     set_versions(live.graph, self.definitions)
-                    graph = joining.joined(live.graph, registry) if self.device in joining.DEVICES else live.graph
-                    plan = build_plan(graph, inputs, outputs)
+                    plan = build_plan(self._joined(live.graph, registry), inputs, outputs)
                     with self.trace.span(f"compile {plan.name}", "compile", nodes=len(plan.steps)):
                         program = Program(plan, registry, self.device, constants)
                     runner = self._with_fallback(program, live.graph, constants)
@@ -169,6 +168,11 @@ class ExecutionProvider:
         if made and constants.nbytes > LARGE_WEIGHTS:
             made[0].gives_back_memory = True
         return made
+
+    def _joined(self, graph: Graph, registry: Claimer) -> Graph:
+        """The graph with its products joined, where that repays; a fallback reads back the weights as they were."""
+        joins = self.device in joining.DEVICES and self.options.on_error == "raise"
+        return joining.joined(graph, registry) if joins else graph
 
     def _with_fallback(self, program: Program, graph: Graph, constants: ConstantStore) -> Runner:
         if self.options.on_error == "raise":
