@@ -40,8 +40,9 @@ def joined(graph: Graph, registry: Claimer) -> Graph:
     nodes: dict[int, list[Node]] = {index: [copied(node)] for index, node in enumerate(graph.nodes)}
     initializers = dict(graph.initializers)
     new: list[Node] = []
+    taken = {name for each in (graph, *_bodies(graph)) for name in each.own_names}
     for group in groups:
-        made, constants = group.nodes(graph)
+        made, constants = group.nodes(graph, taken)
         initializers.update({each.value.name: each for each in constants})
         for index in group.members:
             nodes[index] = []
@@ -74,20 +75,28 @@ class _Group:
     sums: tuple[str, ...]
     packed_by: tuple[int, tuple[int, ...]] | None = None
 
-    def nodes(self, graph: Graph) -> tuple[list[Node], list[Initializer]]:
+    def widths(self, graph: Graph) -> list[int]:
+        """How wide the output of each member is."""
+        return [_width(graph, graph.nodes[index], *self.constants[0]) for index in self.members]
+
+    def nodes(self, graph: Graph, taken: set[str]) -> tuple[list[Node], list[Initializer]]:
         """The node in place of the members, with one that splits its output where nobody takes that whole; and their
         constants."""
         members = [graph.nodes[index] for index in self.members]
         first, outputs = members[0], [_only(node.outputs) for node in members]
         label = " + ".join(node.label for node in members)
-        sizes = [_width(graph, node, *self.constants[0]) for node in members]
+        sizes = self.widths(graph)
         constants = [
-            _concatenated(f"joined {index}: {label}", [_fixed(graph, node, index) for node in members], axis)
+            _concatenated(
+                _named(f"{label}: input {index}", taken), [_fixed(graph, node, index) for node in members], axis
+            )
             for index, axis in self.constants
         ]
         values = dict(zip((index for index, _ in self.constants), (each.value for each in constants), strict=True))
         shape = outputs[0].shape
-        whole = Value(f"joined: {label}", outputs[0].dtype, None if shape is None else (*shape[:-1], sum(sizes)))
+        whole = Value(
+            _named(f"{label}: output", taken), outputs[0].dtype, None if shape is None else (*shape[:-1], sum(sizes))
+        )
         attributes: dict[str, Any] = {name: sum(node.attributes[name] for node in members) for name in self.sums}
         product = replace(
             first,
@@ -99,7 +108,7 @@ class _Group:
         if self.packed_by is not None:
             return [product], constants
         pieces = np.array(sizes, np.int64)
-        ends = Initializer(Value(f"sizes: {label}", "int64", pieces.shape), lambda: pieces)
+        ends = Initializer(Value(_named(f"{label}: sizes", taken), "int64", pieces.shape), lambda: pieces)
         split = Node(
             name=f"{label}, apart",
             op_type="Split",
@@ -112,6 +121,21 @@ class _Group:
         return [product, split], [*constants, ends]
 
 
+def _bodies(graph: Graph) -> Iterator[Graph]:
+    for node in graph.nodes:
+        for body in node.bodies.values():
+            yield body
+            yield from _bodies(body)
+
+
+def _named(name: str, taken: set[str]) -> str:
+    """A name that nothing else has."""
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
+
+
 def _groups(graph: Graph, candidates: Sequence[Candidate | None]) -> Iterator[_Group]:
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for index, candidate in enumerate(candidates):
@@ -121,13 +145,17 @@ def _groups(graph: Graph, candidates: Sequence[Candidate | None]) -> Iterator[_G
     maker = {_only(graph.nodes[index].outputs).name: (key, index) for key, found in alike.items() for index in found}
     readers = _readers(graph)
     for place, candidate in enumerate(candidates):
-        if candidate is None or not candidate.packed:
+        packing = None if candidate is None else candidate.packing
+        if packing is None:
             continue
-        names = [None if value is None else value.name for value in map(graph.nodes[place].input, candidate.packed)]
+        names = [None if value is None else value.name for value in map(graph.nodes[place].input, packing.inputs)]
         found = [maker[name] for name in names if name is not None and name in maker and readers[name] == [place]]
         members = tuple(index for _, index in found)
-        if len(set(members)) == len(names) and len({key for key, _ in found}) == 1:
-            yield _group(found[0][0], members, (place, candidate.packed))
+        if len(set(members)) != len(names) or len({key for key, _ in found}) != 1:
+            continue
+        group = _group(found[0][0], members, (place, packing.inputs))
+        if packing.fits(graph.nodes[place], group.widths(graph)):
+            yield group
             alike[found[0][0]] = [index for index in alike[found[0][0]] if index not in members]
     for key, left in alike.items():
         if len(left) > 1:

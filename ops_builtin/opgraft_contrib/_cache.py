@@ -15,6 +15,25 @@ from opgraft_ops._sizes import check_broadcast, check_shape
 
 T = TypeVar("T")
 
+GAP = "seqlens_k is not that of the past and the new tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """What is known of caches that new rows are written into.
+
+    Attributes:
+        length: how many of their rows count; a number, or as only the device knows it.
+        total: how many there may be with the new ones, where the caches came with more room than that.
+        behind: the new rows go right behind `length`, or the run is done again otherwise.
+        inputs: the indices of the inputs that decide what is allowed.
+    """
+
+    length: int | mx.array
+    total: mx.array | None
+    behind: bool
+    inputs: tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
@@ -67,52 +86,36 @@ class Steps:
         """True for a lone sequence, none of whose tokens are padding."""
         return self.start.size == 1 and not self.padded
 
-    def follows(self, past: mx.array, room: int) -> bool:
-        """True for a lone sequence that fills a cache which grows: its new tokens come right behind the past ones."""
-        return self.alone and room == past.shape[2] + self.new
+    def appended(self, ctx: Context, past: mx.array | None, rows: mx.array, room: int, growing: Growing) -> mx.array:
+        """A cache (B, heads, room, D) with `rows` (B, heads, S, D) in their places, after a past shorter or as long."""
+        most: int | mx.array = room
+        fits = f"seqlens_k: the caches have {room} places"
+        if growing.total is not None:
+            most, fits = growing.total, "seqlens_k: more tokens than total_sequence_length"
 
-    def appended(
-        self,
-        ctx: Context,
-        past: mx.array | None,
-        rows: mx.array,
-        room: int,
-        length: int | mx.array = 0,
-        most: mx.array | None = None,
-    ) -> mx.array:
-        """A cache (B, heads, room, D) with `rows` (B, heads, S, D) in their places, after a past shorter or as long.
+        def check() -> None:
+            ctx.check((self.total >= 0) & (self.start + self.new <= most), fits)
 
-        Args:
-            length: how many rows of the past count.
-            most: how many places may be taken, where it is not `room`.
-        """
-        fits = f"seqlens_k: the caches have {room} places" if most is None else "seqlens_k: more than the total length"
-        last = self.start + self.new
-        self._once(fits, lambda: ctx.check((self.total >= 0) & (last <= (room if most is None else most)), fits))
+        ctx.shared((Growing, fits), growing.inputs, check)
         if past is None:
             return rows
         check_shape("a cache", past, [rows.shape[0], rows.shape[1], None, rows.shape[3]])
-        if self.follows(past, room):
-            self._check_start(ctx, length, right_there=True)
-            return mx.concatenate([past, rows], axis=2)
-        if isinstance(length, mx.array):
-            self._check_start(ctx, length, right_there=self.alone)
-        elif room > past.shape[2]:
-            self._check_start(ctx, length, right_there=False)
+        start = self.start
+        if growing.behind:
+            start = mx.reshape(mx.array(growing.length), (1,))
+            self._once("behind", lambda: ctx.check(self.start == start, GAP))
+        elif growing.total is not None or room > past.shape[2]:
+            length = growing.length
+            key = "gap", length if isinstance(length, int) else None
+            self._once(key, lambda: ctx.check(self.start <= length, GAP))
         if room > past.shape[2]:
             past = mx.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)])
-        start = length if isinstance(length, mx.array) and self.alone else self.start  # the same, if all is well
-        return written(past, rows, self._once(("in", room), lambda: places_in(room, start, self.new)))
-
-    def _check_start(self, ctx: Context, length: int | mx.array, *, right_there: bool) -> None:
-        """Have new tokens come where `length` others end, or before; or just there."""
-        text = "seqlens_k is not that of the past and the new tokens"
-        key = text, right_there, length if isinstance(length, int) else None
-        self._once(key, lambda: ctx.check(self.start == length if right_there else self.start <= length, text))
+        places = self._once(("in", room, growing.behind), lambda: places_in(room, start, self.new))
+        return written(past, rows, places)
 
     def mask(self, room: int, causal: int, window: int, past: mx.array | None) -> mx.array | str | None:
         """Which of the keys in a cache of `room` places each new token attends, (B, 1, S, room)."""
-        if causal and window < 0 and (past is None or self.follows(past, room)):
+        if causal and window < 0 and past is None:
             return CAUSAL if self.new > 1 else None
         return self._once(("mask", room, bool(causal), window), lambda: self._mask(room, causal, window))
 

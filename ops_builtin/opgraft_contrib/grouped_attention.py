@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
-from opgraft.ops import Host, Node, op
+from opgraft.ops import Context, Host, Node, op
 from opgraft_contrib._attend import NOTHING, SMALL_FLOATS, attend, scale_of, scores
-from opgraft_contrib._cache import Codec, Steps, Window
+from opgraft_contrib._cache import Codec, Growing, Steps, Window
 from opgraft_contrib.attention import joined, later
 from opgraft_ops._sizes import check_broadcast, check_shape, flags
 from opgraft_ops.attention import Rotation, rotation_at, split_heads
@@ -194,10 +194,9 @@ def group_query_attention(
         if past_key is not None and not past_key.shape[2]:
             past_key, past_value = pasts = None, None
         room = room_for(ctx.node, past_key, new, total_sequence_length)
-        length = 0 if past_key is None else ctx.length(3, 2)
-        most = ctx.on_device(6) if isinstance(length, mx.array) else None
+        growing = growing_caches(ctx, past_key, lone=steps.alone and new == 1)
         present = read = tuple(
-            steps.appended(ctx, past, each, room, length, most) for past, each in zip(pasts, rows, strict=True)
+            steps.appended(ctx, past, each, room, growing) for past, each in zip(pasts, rows, strict=True)
         )
         seen = steps.mask(room, causal, local_window_size, past_key)
     room = read[0].shape[2]
@@ -215,6 +214,17 @@ def group_query_attention(
     if isinstance(total_sequence_length, np.ndarray):
         found = found[..., : int(total_sequence_length.item())]
     return result, *present, found.astype(query.dtype)
+
+
+def growing_caches(ctx: Context, past: mx.array | None, *, lone: bool) -> Growing:
+    """What is known of the caches of a GroupQueryAttention; `lone` for one new token of one sequence."""
+    length = 0 if past is None else ctx.length(3, 2)
+    if not isinstance(length, mx.array):
+        return Growing(length, None, behind=False, inputs=(5, 16))
+    behind = lone and ctx.in_order
+    if behind:
+        ctx.appends(3, 4)
+    return Growing(length, ctx.on_device(6), behind=behind, inputs=(5, 6, 16))
 
 
 def claim(node: Node) -> None:
@@ -280,14 +290,21 @@ def outgrows(node: Node, total: np.ndarray, shapes: Sequence[tuple[int, ...] | N
     return node.wants(3) or past is None or len(past) != 4 or not 0 < total.max(initial=0) <= past[2]
 
 
-@group_query_attention_by_length.grows({"past_key": 1, "past_value": 2}, axis=2, adds=lambda shape: shape[0] == 1)
+@group_query_attention_by_length.grows({"past_key": 1, "past_value": 2}, axis=2)
 def places_after(node: Node, host: Mapping[str, np.ndarray], past: int) -> int:
     """How many places the caches have that come out."""
     return max(int(host["total_sequence_length"].item()), past)
 
 
+def of_one_head_size(node: Node, widths: Sequence[int]) -> bool:
+    """Packed, the heads of queries, keys and values are of one size."""
+    heads = node.attributes["num_heads"], *[node.attributes["kv_num_heads"]] * 2
+    whole = all(count > 0 and width % count == 0 for width, count in zip(widths, heads, strict=True))
+    return whole and len({width // count for width, count in zip(widths, heads, strict=True)}) == 1
+
+
 for handler in (group_query_attention, group_query_attention_by_length):
-    handler.packs("query", "key", "value")
+    handler.packs("query", "key", "value")(of_one_head_size)
     handler.condition(flags("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"))
     handler.condition(claim)
     handler.condition(claim_window)

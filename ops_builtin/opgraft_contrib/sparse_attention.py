@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from opgraft.ops import FLOATS, Context, op
 from opgraft_contrib._attend import SMALL_FLOATS, attend, scale_of
-from opgraft_contrib._cache import Steps
+from opgraft_contrib._cache import Growing, Steps
 from opgraft_contrib.attention import joined
 from opgraft_contrib.grouped_attention import heads_of
 from opgraft_ops._shared import between
@@ -64,7 +64,10 @@ def sparse_attention(
         )
         query, key = turned(query), turned(key)
     room = past_key.shape[2]
-    present = tuple(steps.appended(ctx, past, rows, room) for past, rows in ((past_key, key), (past_value, value)))
+    whole = Growing(room, None, behind=False, inputs=(8,))
+    present = tuple(
+        steps.appended(ctx, past, rows, room, whole) for past, rows in ((past_key, key), (past_value, value))
+    )
     blocks = ctx.cached_of("blocks", (5, 6), lambda: block_mask(block_row_indices, block_col_indices))
     mask = steps.mask(room, 1, -1, past_key) & sparse_mask(blocks, steps.places, room, sparse_block_size, num_heads)
     return joined(attend(ctx, query, *present, mask, scale_of(scale, size)), query.dtype), *present

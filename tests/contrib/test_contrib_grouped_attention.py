@@ -405,8 +405,18 @@ def test_illegal_data():
     windowed = {"sliding_window_cache": 1, "local_window_size": 13}
     check_error(GROUPED, *inputs[:7], match="does not hold the 13", **settings, **windowed)
     grown = inputs_of(PHASES["a step of one that grows"])
-    grown[5] = int32(4)
+    grown[5] = int32(7)
     check_error(GROUPED, *grown, match="seqlens_k", **settings)
+    grown[6] = int32(8)
+    check_error(GROUPED, *grown, match="seqlens_k is not that of the past", **settings)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("totals", [(5,), (5, 3)])
+def test_a_past_that_is_padded(rotary, totals):
+    """The new token goes where its sequence ends, though the cache goes on; and it grows all the same."""
+    for new in (1, 2)[: 3 - len(totals)]:  # more at once, ONNX Runtime takes of a lone sequence only
+        check((new, 6, totals), rotary=rotary, more={"total_sequence_length": int32(6 + new)})
 
 
 @pytest.mark.parametrize("phase", ["a prompt", "a step of one that grows", "a step in buffers", "a stretch in buffers"])

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 from opgraft.engine import Program, parts, read_model
-from opgraft.engine.parts import Part, room_for, with_room
+from opgraft.engine.parts import Part, Room, room_for, with_room
 from opgraft.errors import ContractError, ModelError, TranslationError
 from opgraft.ops import Handler, Host, op
 from opgraft.plan import build_plan
@@ -36,8 +36,12 @@ def appended(ctx, past, rows, total: Host):
         else:
             past = mx.pad(past, [(0, 0), (0, end - past.shape[1])])
     last = ctx.on_device(2)
-    ctx.check((last >= new) & (last - new <= length), "a gap")
-    start = mx.clip(last - new, length, past.shape[1] - new) if isinstance(length, mx.array) else last - new
+    start = last - new
+    ctx.check((start >= 0) & (start <= length), "a gap")
+    if ctx.in_order and new == 1 and len(past) > 1:
+        ctx.check(start == length, "not in order")
+        ctx.appends(0)
+        start = mx.reshape(length, (1,))
     start = mx.clip(start, 0, past.shape[1] - new)
     present = mx.slice_update(past, rows, start, axes=(1,))
     return present, mx.sum(mx.where(mx.arange(present.shape[1]) < last, present, 0), axis=1)
@@ -48,7 +52,7 @@ def _(node, total, shapes):
     return total.item() > shapes[0][1]
 
 
-@appended.grows({"past": 0}, axis=1, adds=lambda shape: shape[0] > 1)
+@appended.grows({"past": 0}, axis=1)
 def _(node, host, past):
     return max(int(host["total"].item()), past)
 
@@ -201,17 +205,18 @@ def test_a_run_that_fails_with_what_it_was_lent(begun: bool, monkeypatch: pytest
         cache.run(1)
 
 
-def test_what_is_claimed_fails_before_anything_is_lost() -> None:
+def test_no_input_is_given_up_that_a_run_may_need_again() -> None:
     cache = Cache(program_of(), on_device=True)
     for new in (3, 1, 1, 1):
         cache.run(new)
 
-    def refuse(results: Any) -> list[int]:
-        raise ValueError("no place")
+    def claim(results: Any) -> list[int]:
+        raise AssertionError("nobody was to ask")
 
-    inputs = [cache.past, np.ones((2, 1), np.float32), np.array([7])]
-    with pytest.raises(ValueError, match="no place"):
-        cache.program.run(inputs, None, refuse)
+    inputs = [cache.past, np.ones((2, 1), np.float32), np.array([6])]  # in the place of the last row
+    present, _ = cache.program.run(inputs, None, claim)
+    np.testing.assert_array_equal(np.array(present), np.concatenate([cache.rows[:, :-1], np.full((2, 1), 2)], axis=1))
+    assert all(each is not None for each in inputs)
     cache.run(1)
 
 
@@ -229,6 +234,58 @@ def test_threads_go_on_from_one_past() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(64)))
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_rows_that_go_elsewhere_than_behind(on_device: bool) -> None:
+    cache = Cache(program_of(), on_device=on_device)
+    for new in (3, 1, 1, 1, 1):
+        cache.run(new)
+    kept, before = cache.past, cache.rows
+    for turn in range(8):  # three rows take the places of the last two
+        rows = np.full((2, 3), turn, np.float32)
+        present, _ = cache.program.run([cache.past, rows, np.array([cache.rows.shape[1] + 1])])
+        cache.rows = np.concatenate([cache.rows[:, :-2], 2 * rows], axis=1)
+        np.testing.assert_array_equal(np.array(present), cache.rows)
+        cache.past = present if on_device else np.array(present)
+        one = np.full((2, 1), turn, np.float32)  # and one that of the last
+        present, _ = cache.program.run([cache.past, one, np.array([cache.rows.shape[1]])])
+        expected = np.concatenate([cache.rows[:, :-1], 2 * one], axis=1)
+        np.testing.assert_array_equal(np.array(present), expected)
+        np.testing.assert_array_equal(np.array(kept), before)
+        np.testing.assert_array_equal(np.array(cache.past), cache.rows)
+    cache.run(1)
+
+
+def test_an_error_between_two_loans_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """g (float[B, P] past, float[B, S] rows, int64[1] total, float[B, P] other)
+        => (float[B, T] present, float[B] sum, float[B, T] y, float[B] z) {
+        present, sum = acme.Appended (past, rows, total)
+        y, z = acme.Appended (other, rows, total)
+    }"""
+    program = program_of(text)
+    pasts: list[Any] = [np.zeros((2, 0), np.float32)] * 2
+
+    def run(total: int) -> None:
+        found = program.run([pasts[0], np.ones((2, 1), np.float32), np.array([total]), pasts[1]])
+        pasts[:] = found[0], found[2]
+
+    for total in range(1, 5):
+        run(total)
+    lend, calls = Room.lend, []
+
+    def failing(room: Room, *arguments: Any) -> Any:
+        calls.append(room)
+        if len(calls) == 2:
+            raise MemoryError("no more")
+        return lend(room, *arguments)
+
+    monkeypatch.setattr(Room, "lend", failing)
+    run(5)
+    assert len(calls) == 2
+    for total in range(6, 9):
+        run(total)
+    np.testing.assert_array_equal(np.array(pasts[1]), np.ones((2, 8)))
 
 
 def test_a_buffer_that_does_not_grow_is_taken_as_it_is() -> None:

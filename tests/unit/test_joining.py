@@ -132,6 +132,31 @@ def test_queries_keys_and_values_come_as_one(order: str, rotary: int) -> None:
     assert operators(found) == {"MatMul": 2, "Split": 1, "GroupQueryAttention": 1}
 
 
+def test_names_are_nobody_elses() -> None:
+    text = """g (float[2, 8] x, float[2, 8] w) => (float[2, 6] y, float[2, 6] z) {
+        [mm] a = MatMul (x, p) [mm] b = MatMul (x, q) [mm] c = MatMul (w, p) [mm] d = MatMul (w, q)
+        y = Add (a, b) z = Add (c, d)
+    }"""
+    arrays = {"p": normal(8, 6), "q": normal(8, 6)}
+    found = check(text, arrays, normal(2, 8), normal(2, 8))
+    assert operators(found) == {"MatMul": 2, "Split": 2, "Add": 2}
+    names = [value.name for node in found.nodes for value in node.outputs if value is not None]
+    assert len(set(names)) == len(names)
+    assert "mm + mm: output" in names
+
+
+@pytest.mark.parametrize("widths", [(32, 16, 8), (48, 16, 16), (32, 8, 24), (32, 16, 14)])
+def test_heads_of_several_sizes_are_not_packed(widths: tuple[int, int, int]) -> None:
+    arrays = {f"w{name}": normal(8, width) for name, width in zip("qkv", widths, strict=True)}
+    text = """g (float[1, S, 8] x, int32[1] ends, int32 total) => (float[1, S, A] y, float[B, C, D, E] k2) {
+        q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv)
+        y, k2, v2 = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, v, , , ends, total)
+    }"""
+    registry = load_registry()
+    found = joined(graph_of(text, registry, arrays), registry)
+    assert operators(found) == {"MatMul": 1, "Split": 1, "GroupQueryAttention": 1}
+
+
 def test_a_handler_of_another_pack() -> None:
     @op("acme::Product")
     def product(x: Any, w: Any) -> Any:

@@ -114,6 +114,7 @@ class Trace:
         failure: where it has checks, the error of the first of them; one more result tells whether all hold. Which of
             them does not, a run step by step finds.
         on_host: what it leaves on the host, the same at every run.
+        appended: the slots of inputs that nothing was written to before their length.
         at: the step that is being traced.
         fuses: its kernels are fused; `asked`: another one, with fused kernels, is on its way.
         replays: how often it was replayed; `since` when for the first time.
@@ -127,6 +128,7 @@ class Trace:
     since: float = 0.0
     outputs: tuple[int, ...] = ()
     on_host: tuple[tuple[int, Any], ...] = ()
+    appended: frozenset[int] = frozenset()
     failure: TranslationError | None = None
     at: int = 0
 
@@ -283,7 +285,7 @@ class Compiler:
         What is on the host and not needed there goes to the device: its values are not to be known.
         """
         host, wanted = frame.host, self.program.wanted
-        facts: list[Any] = [segment]
+        facts: list[Any] = [segment, frame.in_order]
         for slot in segment.reads:
             value = host[slot]
             if isinstance(value, Tensors):
@@ -386,6 +388,7 @@ class Compiler:
             frame.device[slot] = result
         for slot, value in trace.on_host:
             frame.host[slot] = value
+        frame.appended |= trace.appended
         if trace.failure is not None:
             frame.run.checks.append(Check(results[-1], trace.failure))
         for slot in segment.dead:
@@ -459,11 +462,13 @@ class Compiler:
         on_device = [slot for slot in segment.reads if frame.host[slot] is None and frame.device[slot] is not None]
         both = [slot for slot, _ in known if frame.has_room and slot in program.read_as_data]
         trace = Trace((*on_device, *both), fuses=fuses)
+        in_order = frame.in_order
         if any(isinstance(value, Tensors) for _, value in known) or not can_trace():
             return trace
 
         def traced(arguments: list[mx.array]) -> list[mx.array]:
             inner = program.new_frame(Run(tracing=True))
+            inner.in_order = in_order
             for slot, value in known:
                 inner.host[slot] = value
             for slot, argument in zip(trace.inputs, arguments, strict=True):
@@ -478,6 +483,7 @@ class Compiler:
                 slot for slot in segment.writes if inner.host[slot] is None and inner.device[slot] is not None
             )
             trace.on_host = tuple((slot, inner.host[slot]) for slot in segment.writes if inner.host[slot] is not None)
+            trace.appended = frozenset(inner.appended)
             results = [inner.device[slot] for slot in trace.outputs]
             checks = inner.run.checks
             if checks:

@@ -51,6 +51,7 @@ class Run:
         tracing: the steps are being traced: there is no data to read.
         breaks: how often something was asked that differs from run to run: data, or random bits.
         until: when it is overdue, by `perf_counter`.
+        in_order: it counts on it that what is new goes right behind what there is.
         gave_up: some of the inputs are lost, so that there is no trying again.
         loans: the buffers that it adds to.
         checks: those that are open.
@@ -64,6 +65,7 @@ class Run:
     tracing: bool = False
     breaks: int = 0
     until: float = inf
+    in_order: bool = False
     gave_up: bool = False
     loans: list[Loan] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
@@ -112,7 +114,8 @@ class Frame:
     bfloat16, which NumPy lacks, is held on the device alone. A sequence has its place on the host, wherever its tensors
     are, and is read as it is. What a translator reads is a handle of its own, and host arrays are read-only: `X += 1`
     in one translator changes nothing for the others. `shared` is what nodes have in common beside values,
-    `has_room` is true where inputs that grow came in buffers.
+    `has_room` is true where inputs that grow came in buffers, `in_order` where the run counts on it that what is new
+    goes right behind them, and `appended` has the slots of those that nothing else was written to.
     """
 
     device: list[Any]
@@ -120,6 +123,8 @@ class Frame:
     run: Run
     shared: dict[Hashable, Any] = field(default_factory=dict)
     has_room: bool = False
+    in_order: bool = False
+    appended: set[int] = field(default_factory=set)
 
     def on_device(self, slot: int) -> Any:
         value = self.device[slot]

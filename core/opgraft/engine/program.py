@@ -143,6 +143,7 @@ class Program:
         self.read_as_data = frozenset(slot for each in self.growing for slot in each.host.values())
         self.length_slot = len(plan.values)
         self._grows = False
+        self._in_order = True
         self.most_seconds = inf
         steering = {slot for slot in plan.outputs if is_body and _steers(plan.values[slot])}
         self.wanted = wanted = self._wanted_on_host(steering, candidates, bodies)
@@ -206,12 +207,13 @@ class Program:
             run.until = perf_counter() + self.most_seconds
             try:
                 results, lazy = self._build(inputs, run)
-            except (KeyboardInterrupt, ModelError, Overdue):
-                raise
             except BaseException as error:
+                run.give_back(computed=False)
+                if isinstance(error, KeyboardInterrupt | ModelError | Overdue):
+                    raise
                 return self._again(inputs, error, run)
             try:
-                if claim is not None and isinstance(inputs, list):
+                if claim is not None and isinstance(inputs, list) and not run.in_order:
                     for index in claim(results):
                         inputs[index] = None
                         run.gave_up = True
@@ -263,6 +265,9 @@ class Program:
                 run = Run(eager=True)
                 outputs, lazy = self._build(inputs, run)
                 self._compute(lazy, run)
+            if failed.in_order and outputs:
+                self._in_order = False  # the run counted on it in vain, and the next ones shall not
+                return outputs
             if failed.replayed and self.compiler is not None:
                 self.compiler.forget()
                 if outputs:
@@ -294,6 +299,7 @@ class Program:
                 raise ModelError(f"input {value.name!r}: {error}") from error
         if length is not None:
             frame.has_room = True
+            frame.in_order = run.in_order = self._in_order
             frame.device[self.length_slot] = mx.array(length, mx.int32)
         return frame
 
@@ -320,7 +326,7 @@ class Program:
                 if array.shape[axis] <= size:
                     continue
                 loan = None
-                if isinstance(before, Part) and growth.adds(before.shape):
+                if isinstance(before, Part) and given in frame.appended:
                     loan = before.room.lend(length, array, size)
                 if loan is not None:
                     frame.run.loans.append(loan)
@@ -405,6 +411,7 @@ class Program:
             slots=bound.step.inputs,
             length=frame.device[self.length_slot] if bound.grows else None,
             read=frame.on_device,
+            in_order=frame.in_order,
         )
         outputs = bound.step.outputs
         results = outputs_of(bound.candidate.translate(ctx=context, node=bound.step.node), len(outputs))
@@ -413,6 +420,7 @@ class Program:
         for slot, result in zip(outputs, results, strict=False):
             if slot != ABSENT:
                 frame.put(slot, _as_declared(result, self.plan.values[slot]) if on_host else result)
+        frame.appended.update(bound.step.inputs[index] for index in context.appended)
         for holds, message in context.checks:
             frame.run.checks.append(Check(mx.all(holds), self._failure(bound, frame, ValueError(message))))
 

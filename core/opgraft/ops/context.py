@@ -35,6 +35,9 @@ class Context:
         on_host: True where every input and output is a NumPy array (shape arithmetic).
         random_key: makes a new MLX random key at each call.
         channels_last: True where the first input is an image that lies in memory with its channels last.
+        in_order: inputs that grow came with room, and the run counts on it that what is new goes right behind their
+            length; where a check then fails, it is done again without counting on that.
+        appended: what `appends` was given.
         checks: what `check` was given and only the device can tell, with its messages.
     """
 
@@ -46,10 +49,12 @@ class Context:
         "_shared",
         "_slots",
         "_turned",
+        "appended",
         "bodies",
         "channels_last",
         "checks",
         "device",
+        "in_order",
         "inputs",
         "node",
         "on_host",
@@ -73,6 +78,7 @@ class Context:
         slots: Sequence[int] = (),
         length: Any = None,
         read: Callable[[int], Any] | None = None,
+        in_order: bool = False,
     ) -> None:
         self.node = node
         self.inputs = inputs
@@ -87,6 +93,8 @@ class Context:
         self._slots = slots
         self._length = length
         self._read = read
+        self.in_order = in_order
+        self.appended: list[int] = []
         self.channels_last = channels_last
         self.checks: list[tuple[Any, str]] = []
 
@@ -111,6 +119,11 @@ class Context:
         """How long input `index`, which may come with room to grow, is along its `axis` without that room: a number, or
         a scalar on the device, int32."""
         return self.inputs[index].shape[axis] if self._length is None else self._length
+
+    def appends(self, *indices: int) -> None:
+        """Say that nothing is written before the length of these inputs, which grow, whatever the data are: then the
+        outputs that they become may take their memory."""
+        self.appended += indices
 
     def on_device(self, index: int) -> mx.array:
         """A `Host` input as data on the device: in a trace that serves many of its values, that of the run. Where

@@ -55,6 +55,7 @@ outputs are that they grow to."""
 
 D = TypeVar("D", bound=Deciding)
 G = TypeVar("G", bound=Grown)
+P = TypeVar("P", bound=Callable[[Node, Sequence[int]], bool])
 Condition = TypeVar("Condition", bound=Callable[..., object])
 
 _REQUIRED: Any = inspect.Parameter.empty
@@ -200,14 +201,12 @@ class Growth:
         outputs: for each such input, by its name, the index of the output that it becomes.
         axis: along which both have room.
         length: tells how long the outputs are.
-        adds: tells of the shape of such an input, whether nothing is written before its end.
         inputs, host: the indices of those inputs, and of the `Host` inputs, by name.
     """
 
     outputs: Mapping[str, int]
     axis: int
     length: Grown
-    adds: Callable[[tuple[int, ...]], bool]
     inputs: Mapping[str, int]
     host: Mapping[str, int]
 
@@ -228,6 +227,19 @@ class Joining:
     sums: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Inputs that may come as one, along their last axis, in the first of them.
+
+    Attributes:
+        inputs: their indices.
+        fits: tells of a node, and of how wide each of them is, whether they may.
+    """
+
+    inputs: tuple[int, ...]
+    fits: Callable[[Node, Sequence[int]], bool]
+
+
 class Handler:
     """One function, as a plugin that claims, explains and translates the nodes of one operator.
 
@@ -240,7 +252,7 @@ class Handler:
         deciding: by the name of a `Host` input, what tells whether its value counts.
         growth: which inputs may come with room to grow; None where none may.
         joining: which constants of several nodes may be one; None where none may.
-        packed: the indices of inputs that may come as one, along their last axis, in the first of them.
+        packing: which inputs may come as one; None where none may.
         definition: what makes the operator the pack's own; None where ONNX Runtime has a schema of it.
     """
 
@@ -276,7 +288,7 @@ class Handler:
         self.deciding: dict[str, Deciding] = {}
         self.growth: Growth | None = None
         self.joining: Joining | None = None
-        self.packed: tuple[int, ...] = ()
+        self.packing: Packing | None = None
         self.definition: Schema | None = None
         self.signature = Signature(function, dtypes)
         self._conditions: list[tuple[Callable[..., object], frozenset[str]]] = []
@@ -366,13 +378,7 @@ class Handler:
 
         return decorate
 
-    def grows(
-        self,
-        outputs: Mapping[str, int],
-        *,
-        axis: int,
-        adds: Callable[[tuple[int, ...]], bool] = lambda shape: False,
-    ) -> Callable[[G], G]:
+    def grows(self, outputs: Mapping[str, int], *, axis: int) -> Callable[[G], G]:
         """Say that inputs may come with more room than their elements take, as a decorator: caches, to which each run
         adds a row. Such an input is longer along `axis` than the value that it stands for, which `ctx.length` tells;
         what lies behind is to be passed over. Where the new rows fit into that room, the outputs are as long as the
@@ -381,8 +387,6 @@ class Handler:
         Args:
             outputs: the inputs by name, each with the index of the output that it becomes.
             axis: the axis along which they grow.
-            adds: tells of the shape of such an input whether the translator writes only behind its length, whatever the
-                data of the other inputs are: then it may write into the memory of those before.
 
         Raises:
             ContractError: no input is of that name.
@@ -391,7 +395,7 @@ class Handler:
 
         def decorate(function: G) -> G:
             host = {each.name: index for index, each in enumerate(self.signature.inputs) if each.place is Place.HOST}
-            self.growth = Growth(dict(outputs), axis, function, adds, inputs, host)
+            self.growth = Growth(dict(outputs), axis, function, inputs, host)
             return function
 
         return decorate
@@ -412,14 +416,20 @@ class Handler:
         indices = self._indices("joins", constants)
         self.joining = Joining({indices[name]: axis for name, axis in constants.items()}, rank, tuple(sums))
 
-    def packs(self, *names: str) -> None:
+    def packs(self, *names: str) -> Callable[[P], P]:
         """Say that inputs may come as one, along their last axis: then it stands for the first, and the others are
-        absent.
+        absent. As a decorator of what tells of a node, and of how wide each of them is, whether they may.
 
         Raises:
             ContractError: no input is of such a name.
         """
-        self.packed = tuple(self._indices("packs", names).values())
+        indices = tuple(self._indices("packs", names).values())
+
+        def decorate(fits: P) -> P:
+            self.packing = Packing(indices, fits)
+            return fits
+
+        return decorate
 
     def _indices(self, asking: str, names: Iterable[str]) -> dict[str, int]:
         """Where inputs of these names are."""

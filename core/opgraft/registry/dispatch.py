@@ -12,7 +12,7 @@ import pluggy
 
 from opgraft.errors import ContractError, place_of, text_with_place
 from opgraft.graph import Node
-from opgraft.ops.handler import Deciding, Growth, Handler, HostForm, Joining, Place
+from opgraft.ops.handler import Deciding, Growth, Handler, HostForm, Joining, Packing, Place
 from opgraft.ops.layouts import Layout
 from opgraft.registry.definitions import definitions_of
 from opgraft.registry.names import close_operators
@@ -112,9 +112,9 @@ class Candidate:
         return self.handler.joining if isinstance(self.handler, Handler) and not self.packages else None
 
     @property
-    def packed(self) -> tuple[int, ...]:
-        """The indices of inputs that may come as one; none where wrappers see them."""
-        return self.handler.packed if isinstance(self.handler, Handler) and not self.packages else ()
+    def packing(self) -> Packing | None:
+        """Which inputs may come as one; None where none may, or where wrappers see them."""
+        return self.handler.packing if isinstance(self.handler, Handler) and not self.packages else None
 
     def place(self, index: int) -> Place:
         """Where the handler wants the elements of input `index`."""
