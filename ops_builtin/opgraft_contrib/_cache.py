@@ -101,8 +101,8 @@ class Steps:
             return rows
         check_shape("a cache", past, [rows.shape[0], rows.shape[1], None, rows.shape[3]])
         start = self.start
-        if growing.behind:
-            start = mx.reshape(mx.array(growing.length), (1,))
+        if growing.behind and isinstance(growing.length, mx.array):
+            start = mx.reshape(growing.length, (1,))
             self._once("behind", lambda: ctx.check(self.start == start, GAP))
         elif growing.total is not None or room > past.shape[2]:
             length = growing.length
