@@ -40,7 +40,8 @@ def joined(graph: Graph, registry: Claimer) -> Graph:
     nodes: dict[int, list[Node]] = {index: [copied(node)] for index, node in enumerate(graph.nodes)}
     initializers = dict(graph.initializers)
     new: list[Node] = []
-    taken = {name for each in (graph, *_bodies(graph)) for name in each.own_names}
+    bodies = (body for node in graph.all_nodes() for body in node.bodies.values())
+    taken = {name for each in (graph, *bodies) for name in each.own_names}
     for group in groups:
         made, constants = group.nodes(graph, taken)
         initializers.update({each.value.name: each for each in constants})
@@ -77,7 +78,8 @@ class _Group:
 
     def widths(self, graph: Graph) -> list[int]:
         """How wide the output of each member is."""
-        return [_width(graph, graph.nodes[index], *self.constants[0]) for index in self.members]
+        constant, axis = self.constants[0]
+        return [_shape_of(_fixed(graph, graph.nodes[index], constant))[axis] for index in self.members]
 
     def nodes(self, graph: Graph, taken: set[str]) -> tuple[list[Node], list[Initializer]]:
         """The node in place of the members, with one that splits its output where nobody takes that whole; and their
@@ -119,13 +121,6 @@ class _Group:
             attributes={"axis": -1},
         )
         return [product, split], [*constants, ends]
-
-
-def _bodies(graph: Graph) -> Iterator[Graph]:
-    for node in graph.nodes:
-        for body in node.bodies.values():
-            yield body
-            yield from _bodies(body)
 
 
 def _named(name: str, taken: set[str]) -> str:
@@ -212,11 +207,6 @@ def _readers(graph: Graph) -> Mapping[str, list[int]]:
     return readers
 
 
-def _width(graph: Graph, node: Node, index: int, axis: int) -> int:
-    shape = _fixed(graph, node, index).value.static_shape
-    return 0 if shape is None else shape[axis]
-
-
 def _fixed(graph: Graph, node: Node, index: int) -> Initializer:
     value = node.input(index)
     found = None if value is None else graph.find_initializer(value.name)
@@ -226,13 +216,16 @@ def _fixed(graph: Graph, node: Node, index: int) -> Initializer:
 
 
 def _concatenated(name: str, parts: Sequence[Initializer], axis: int) -> Initializer:
-    first = parts[0].value
-    shape = list(first.static_shape or ())
-    shape[axis] = sum((each.value.static_shape or ())[axis] for each in parts)
-    value = Value(name, first.dtype, tuple(shape))
+    shape = list(_shape_of(parts[0]))
+    shape[axis] = sum(_shape_of(each)[axis] for each in parts)
+    value = Value(name, parts[0].value.dtype, tuple(shape))
     return Initializer(
         value, partial(_read, parts, axis), identity=("joined", axis, *(each.identity for each in parts))
     )
+
+
+def _shape_of(initializer: Initializer) -> tuple[int, ...]:
+    return initializer.value.static_shape or ()
 
 
 def _read(parts: Sequence[Initializer], axis: int) -> Array:

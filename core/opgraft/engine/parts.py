@@ -134,7 +134,7 @@ def with_room(array: mx.array | Array | Part, axis: int) -> mx.array:
         array = array.array()
     widths = [(0, 0)] * len(array.shape)
     widths[axis] = 0, room_for(length + 1) - length
-    return mx.pad(to_device(array) if isinstance(array, np.ndarray) else array, widths)
+    return mx.pad(to_device(array), widths)
 
 
 def room_for(length: int) -> int:

@@ -34,14 +34,15 @@ from opgraft.tracing import Recording
 SMALL = 1024
 """Arithmetic that began on the host goes on there with up to this many elements; constants no larger are kept there."""
 
-Claim: TypeAlias = Callable[[Sequence[Result]], Sequence[int]]
-"""Tells, of results that are yet to be computed, the indices of the inputs whose memory may become theirs."""
-
 LARGE = 65536
 """With more elements than this, arithmetic is the device's even where its result is needed on the host."""
 
 MOST_CHECKS = 256
 """So many checks of a run's data are kept open at most: a loop makes new ones at every turn."""
+
+
+Claim: TypeAlias = Callable[[Sequence[Result]], Sequence[int]]
+"""Tells, of results that are yet to be computed, the indices of the inputs whose memory may become theirs."""
 
 
 class _Prepared(dict[Hashable, Any]):
