@@ -168,8 +168,7 @@ def _key(graph: Graph, node: Node, candidate: Candidate) -> Hashable:
         shape = None if value is None else value.static_shape
         if not node.is_constant(index) or shape is None or not -len(shape) <= axis < len(shape):
             return None
-    first, axis = constants[0]
-    if node.rank(first) != joining.rank:
+    if not constants or node.rank(constants[0][0]) != joining.rank:
         return None
     fixed = {name: value for name, value in node.attributes.items() if name not in joining.sums}
     if any(isinstance(value, np.ndarray | Graph) for value in fixed.values()):

@@ -157,6 +157,21 @@ def test_heads_of_several_sizes_are_not_packed(widths: tuple[int, int, int]) -> 
     assert operators(found) == {"MatMul": 1, "Split": 1, "GroupQueryAttention": 1}
 
 
+def test_a_node_without_any_of_the_constants() -> None:
+    @op("acme::Scaled")
+    def scaled(x: Any, w: Any = None) -> Any:
+        return x if w is None else x @ w
+
+    scaled.joins({"w": 1}, rank=2)
+    builtin = next(pack for pack in load_registry().packs if pack.name == "builtin")
+    registry = Registry(
+        [Pack("own", plugins=(scaled,)), builtin], parse_policy("packs: [own, builtin]", "registry.yaml")
+    )
+    text = "g (float[2, 8] x) => (float[2, 8] y) { a = acme.Scaled (x) b = acme.Scaled (x) y = Add (a, b) }"
+    graph = graph_of(text, registry, {})
+    assert joined(graph, registry) is graph
+
+
 def test_a_handler_of_another_pack() -> None:
     @op("acme::Product")
     def product(x: Any, w: Any) -> Any:
